@@ -68,7 +68,7 @@ def shard(num_shards: int, index: int) -> None:
 
 
 def offered(name: str, value: Any) -> tuple[tuple[str, float], ...]:
-    """Return the resources in ``value``, a dict or pairs, as sorted (name, amount) pairs.
+    """Return resources, given as a dict or pairs, as sorted (name, amount) pairs.
 
     "GPU" becomes "gpu". Raise PlanError for invalid names or amounts.
     """
@@ -99,7 +99,7 @@ def _amount(pair: Any) -> bool:
 
 
 def most(name: str, value: object) -> None:
-    """Check that ``value`` is an integer of at least 0, or None."""
+    """Check that ``value``, an upper limit, is an integer of at least 0, or None."""
     known = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if value is not None and not known:
         raise unfit(name, value, "an integer of at least 0, or None", f"{name}=None")
@@ -120,7 +120,7 @@ def seconds(name: str, value: Any) -> None:
 
 
 def names(name: str, value: Any) -> tuple[str, ...]:
-    """Return checked names without duplicates, sorted."""
+    """Return ``value`` as a sorted tuple of names without duplicates, or raise PlanError."""
     listed = isinstance(value, list | tuple | set | frozenset)
     if not listed or not all(isinstance(each, str) for each in value):
         one = value if isinstance(value, str) and value else "filter_before_sort"
@@ -129,7 +129,7 @@ def names(name: str, value: Any) -> tuple[str, ...]:
 
 
 def folder(name: str, value: object) -> str | None:
-    """Return the checked path of a folder as text, or None."""
+    """Return the path of a folder as text, or None; raise PlanError for other values."""
     wanted = "the name of a folder, or None"
     found = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(found, str | NoneType):
@@ -150,7 +150,7 @@ def namespace(value: object) -> None:
 
 
 def place(name: str, value: object) -> str:
-    """Return the checked path of a folder, or a URL, as text."""
+    """Return the path of a folder, or a URL, as text; raise PlanError for other values."""
     found = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(found, str) or not found or "\0" in found:
         raise PlanError(
@@ -162,7 +162,7 @@ def place(name: str, value: object) -> str:
 
 
 def of_kind(name: str, value: object, kinds: tuple[type, ...], wanted: str) -> None:
-    """Check that ``value`` is of one of ``kinds``; a bool is no int unless bool is listed."""
+    """Check that ``value`` is of one of ``kinds``; a bool counts as bool only, not as int."""
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         raise unfit(name, value, wanted)
 

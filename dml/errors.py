@@ -1,8 +1,8 @@
 """Every error of dml states the problem, its location, the reason and a remedy.
 
-An error is four short lines. ``what`` is the message, ``at`` names the operator and the user's own
-line (and the file, row group and row when a value is to blame), ``why`` quotes the real values,
-``try_`` says what to do next. Errors survive pickling with all four parts.
+An error has four short lines. ``what`` is the message, ``at`` names the operator and the user's
+source line (and the file, row group and row if a value is the cause), ``why`` quotes the actual
+values, and ``try_`` says what to do next. Errors survive pickling with all four parts.
 """
 
 from __future__ import annotations
@@ -62,15 +62,15 @@ def _rebuild(kind: type[DmlError], what: str, state: dict[str, object]) -> DmlEr
 
 
 class PlanError(DmlError):
-    """The pipeline or an option is invalid: wrong sizes, operators in an impossible order."""
+    """The pipeline or an option is invalid, such as a negative size or an impossible order."""
 
 
 class SchemaError(DmlError):
-    """A column is absent, or has a type that the operator cannot take."""
+    """A column is missing, or has a type that the operator does not accept."""
 
 
 class SourceError(DmlError):
-    """Input cannot be read: missing, empty, truncated, damaged, or with changing schemas."""
+    """Input cannot be read: it is missing, empty, truncated, damaged, or its schema changes."""
 
     # Bytes from the start of an unterminated row to the quote that is never closed.
     offset = 0
@@ -96,18 +96,18 @@ class UDFError(DmlError):
 
 
 class FunctionTimeoutError(UDFError):
-    """A call of a user's function took longer than its ``timeout=`` and was given up."""
+    """A call of a user's function took longer than its ``timeout=`` and was abandoned."""
 
     # The limit.
     seconds = 0.0
 
 
 class CastError(DmlError):
-    """A checked cast met a value that the target type cannot represent."""
+    """A strict cast found a value that the target type cannot represent."""
 
 
 class NullValueError(DmlError):
-    """A null reached an integer or boolean column of a delivered batch."""
+    """A delivered batch has a null in an integer or boolean column."""
 
 
 class MatchError(DmlError):
@@ -131,15 +131,15 @@ class MemoryContractError(DmlError):
 
 
 class CacheError(DmlError):
-    """Stored rows of a pipeline, a materialization, cannot be used or written."""
+    """The cached or materialized rows of a pipeline cannot be read or written."""
 
 
 class WorkerLostError(DmlError):
-    """A worker died more often than the retries allow; ``__cause__`` says how."""
+    """Workers died more often than retries allow; ``__cause__`` is the last failure."""
 
 
 class ReplayError(WorkerLostError):
-    """A worker died with results of a ``pure=False`` function, whose calls may not be repeated."""
+    """A worker died with results of a ``pure=False`` function, which must not be called again."""
 
 
 class VerificationError(DmlError):
@@ -147,12 +147,12 @@ class VerificationError(DmlError):
 
 
 class VerificationWarning(UserWarning):
-    """With ``verify="sample"``, both plans' rows differed, and the plan as written runs instead."""
+    """With ``verify="sample"``, rows differed, and the run continues with the written plan."""
 
 
 class QuarantineWarning(UserWarning):
-    """Cached rows differ from those computed now, and their cache entry is not read any more."""
+    """Cached rows differ from newly computed ones, so their cache entry is no longer read."""
 
 
 class InternalError(DmlError):
-    """A bug of dml itself; please report it with the text it prints."""
+    """A bug of dml itself; please report it with the complete error text."""

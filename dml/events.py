@@ -1,10 +1,11 @@
-"""A run reports itself as events: frozen values, each written as one line of JSON.
+"""A run is recorded as events: frozen values, each written as one line of JSON.
 
-Events carry names, counts and seconds, never a value of a row. Text of operators may contain
+Events contain names, counts and seconds, never a value of a row. Texts of operators may contain
 literals and paths, which ``unsaid`` removes before events are stored. Figures of
 :class:`OperatorTotals` and :class:`Waits` are cumulative within a run, so the latest event of a run
-is complete and an earlier one may be lost. A line of a newer dml is read without error: unknown
-fields stay in ``extra``, unknown kinds become :class:`Unknown`, and both are written back as read.
+is complete and earlier ones may be lost. A line of a newer version of dml is read without error:
+unknown fields stay in ``extra``, unknown kinds become :class:`Unknown`, and both are written back
+as read.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class RunStarted(Event):
-    """An iterator was created: its pipeline, with a fingerprint per domain, its data and machine.
+    """An iterator was created: its pipeline (one fingerprint per domain), its data and machine.
 
     Runs of one process have the same ``job``; ``capability`` is the relative speed of a core, if
     known.
@@ -125,10 +126,10 @@ class Warned(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Verified(Event):
-    """Number of samples recomputed by the plan as written, ``differing`` of them with a difference.
+    """Number of samples recomputed by the written plan, and how many were ``differing``.
 
-    ``scope`` is a text about the operators that were compared, and why not more; ``unverified`` is
-    one about the samples that were skipped, and why.
+    ``scope`` says which operators were compared, and why not more; ``unverified`` says which
+    samples were skipped, and why.
     """
 
     kind: ClassVar[str] = "Verified"
@@ -159,9 +160,9 @@ class Scaled(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned(Event):
-    """After ``rows`` rows, ``stage`` ran ``after`` slices at once, and no longer ``before``; why.
+    """After ``rows`` rows, the concurrent slices of ``stage`` changed from ``before`` to ``after``.
 
-    ``rows`` is 0 where a run began so; ``name`` is the stage's, also in other processes.
+    ``rows`` is 0 if the run started with ``after``; ``name`` identifies the stage in all processes.
     """
 
     kind: ClassVar[str] = "Tuned"
@@ -402,7 +403,7 @@ class Tally:
         self._cell(ordinal).python_calls += count
 
     def tried(self, ordinal: int, bytes_in: int, spared: int, seconds: float, cpu_s: float) -> None:
-        """Count a test whether a unit has any row that passes a filter: its cost and its saving.
+        """Count one test of whether any row of a unit passes a filter: its cost and its saving.
 
         ``bytes_in`` bytes were read for the test; if no row passes, ``spared`` bytes are not read.
         """
@@ -430,7 +431,7 @@ class Tally:
             self._unkept[ordinal] = wrong
 
     def unkept(self, ordinal: int) -> str:
-        """Return why a cache stored no part at all; "" if it stored one, or did not try."""
+        """Return why a cache could store no part; "" if it stored one, or did not try."""
         return self._unkept.get(ordinal, "")
 
     def merge(self, *others: Tally) -> Tally:

@@ -18,10 +18,10 @@ SOURCES, OPS = "dml.sources", "dml.ops"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SourcePart:
-    """A part of a source that one worker reads in order, maybe in parallel with other parts.
+    """A part of a source that one worker reads in order; parts may be read in parallel.
 
-    ``name`` is unique among the parts of a source, and row ids derive from it: it stays the same
-    wherever the data is. ``rows`` and ``nbytes`` (of all columns, in memory) are set where they
+    ``name`` is unique among the parts of a source. Row ids derive from it, so it must not depend on
+    where the data is stored. ``rows`` and ``nbytes`` (of all columns, in memory) are set where they
     are known without reading; ``payload`` is for the source's own use, and is sent to workers.
     """
 
@@ -34,9 +34,9 @@ class SourcePart:
 class DataSource:
     """A user-defined source: subclass it, and ``dml.read_datasource(YourSource(...))`` reads it.
 
-    Define ``schema``, ``parts`` and ``read``; ``identity`` where results may be cached, ``take``
-    where rows can be read at random. An instance is pickled where workers are other processes, so
-    it stores paths or addresses to open, and no open files or connections.
+    Define ``schema``, ``parts`` and ``read``; also ``identity`` if results may be cached, and
+    ``take`` if rows can be read at random. An instance is pickled if workers are other processes,
+    so it must store paths or addresses, and no open files or connections.
     """
 
     name: str = ""
@@ -61,7 +61,7 @@ class DataSource:
         raise InternalError(f"{type(self).__name__} has no read()")
 
     def identity(self) -> object:
-        """Return a value that is different for other data, and equal for a copy; None if unknown.
+        """Return a value that identifies the data and is equal for copies; None if unknown.
 
         Allowed are text, numbers and tuples of these, such as a version or a digest, or a function
         without arguments that reads such a value when it is needed. Without an identity the source
@@ -109,7 +109,7 @@ def installed(group: str) -> list[Any]:
 
 
 def plugin(group: str, name: str) -> Callable[..., Any]:
-    """Load the function that a package offers as ``name``; raise PlanError for none or several."""
+    """Load the function that a package registers as ``name``; PlanError for none or several."""
     points = installed(group)
     found = [each for each in points if each.name == name]
     if len(found) != 1:

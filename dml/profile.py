@@ -57,15 +57,15 @@ class TimedOperator(Protocol):
 
     @property
     def lifted(self) -> str:
-        """Text that begins with "no" where a Python function is called."""
+        """Text that starts with "no" if the operator calls a Python function for its rows."""
 
 
 def work_s(did: TimedOperator) -> float:
     """Return an operator's own seconds: processor time, without waits for processors or the GIL.
 
-    Sources and called Python functions may also wait for I/O, which belongs to their work. So for
-    them, wall-clock time beyond ``TURNS`` times the processor time counts, too: sharing of
-    processors and the GIL does not explain so long a time. Without ``cpu_s``, all time counts.
+    Sources and called Python functions may also wait for I/O, which belongs to their work. For
+    these, wall-clock time beyond ``TURNS`` times the processor time counts too, because sharing
+    processors and the GIL does not explain so much. Without ``cpu_s``, all time counts.
     """
     if did.cpu_s is None:
         return did.seconds
@@ -140,9 +140,9 @@ class Profile:
     ``costs`` are seconds per input row (of a source: per output row). By the fingerprint of an
     operator with the operators below it, ``ratios`` are output rows per input row, ``sizes`` bytes
     of an output row, ``blocks`` rows of an input block. ``counts`` are the output rows of an
-    operator in completed runs of one pipeline, keyed by ``counted``. ``parallels`` are the slices
-    of a stage that ran at once when a run ended, where a run chose that, by the stage's name.
-    ``host_class`` and ``speed`` describe the machine for which costs are estimated.
+    operator in completed runs of one pipeline, keyed by ``counted``. ``parallels`` are the numbers
+    of concurrent slices that runs have chosen, by the stage's name. ``host_class`` and ``speed``
+    describe the machine for which costs are estimated.
     """
 
     costs: Mapping[CostKey, Learned] = field(default_factory=dict)
@@ -160,7 +160,7 @@ class Profile:
         return any(getattr(self, kind) for kind in KINDS)
 
     def merge(self, other: Profile) -> Profile:
-        """Return both combined, in either order up to rounding; the machine stays this one's."""
+        """Return both combined, with the machine of this one; the order affects rounding only."""
         both: dict[str, Any] = {
             kind: _merged(getattr(self, kind), getattr(other, kind)) for kind in KINDS
         }
@@ -184,7 +184,7 @@ class Profile:
         return None if near is None else near[0]
 
     def near(self, key: CostKey) -> tuple[Learned, int] | None:
-        """Return the result of ``lookup`` and its distance from ``key`` in log2 steps, or None."""
+        """Return the result of ``lookup`` and the distance of its key in powers of two, or None."""
         shapes = [key] if key in self.costs else self._shapes.get(key[:2])
         if not shapes:
             return None

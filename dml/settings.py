@@ -118,7 +118,7 @@ class Settings:
 
     Parameters
     ----------
-    executor : "threads", "processes" (for functions that hold Python's lock), "distributed" (a Dask
+    executor : "threads", "processes" (for functions that hold the GIL), "distributed" (a Dask
         cluster), or "sync" (everything in the caller's thread, for pdb). "auto" is "threads", or
         "processes" if functions are proven pure and processes are expected, or measured during the
         run, to be clearly faster
@@ -141,10 +141,10 @@ class Settings:
     prefetch : batches computed ahead of the consumer, in a thread; with 0 each batch is computed on
         request, in the consumer's thread. "auto" begins with 0, and changes to 2 once the consumer
         waited over 100 microseconds for most batches (docs/options.md says when it stays at 0)
-    scheduler_policy : order in which tasks that are ready start; "adaptive" is for all work, the
-        other policies are those of other systems, for comparison (docs/scheduling.md)
+    scheduler_policy : order in which tasks that are ready start; "adaptive" is suited to all
+    pipelines, the other policies imitate other systems, for comparison (docs/scheduling.md)
     deterministic : False delivers elements as soon as they are computed, each exactly once, so that
-        a slow row delays no other; batches may then consist of other rows. It applies to the last
+        a slow row delays no other; batches may then contain other rows. It applies to the last
         function before the last ``batch``, if later operators only form batches, change elements or
         repeat. Otherwise order is kept, as it is with executor "sync" or ``verify="sample"``, for
         caches on disk, for writes, and for operators that return all rows at once
@@ -162,8 +162,8 @@ class Settings:
         copies no other rows; "off" copies none at all (docs/cache.md)
     cache_local_quota : limit in bytes of these copies; None is a tenth of the disk
     autocache : True acts as if ``autocache()`` followed every Python function of rows or batches
-        that uses neither clocks nor random numbers, and gets the same rows in every epoch: it may
-        then be called in the first epochs alone
+        that uses neither clocks nor random numbers and whose input is the same in every epoch; it
+        may then be called in the first epochs only
     epochs : number of iterations to come, from which ``autocache()`` estimates what is worth
         caching; None is unknown
     telemetry_dir : folder that events of runs are appended to; None is the user's cache folder,
@@ -197,11 +197,11 @@ class Settings:
     worker_wait_s : seconds after which a cluster without any worker is an error
     worker_silent_s : seconds without a heartbeat of a cluster's worker, after which other workers
         compute its running tasks and stored results again. Such a worker is stopped, unreachable,
-        or its process never releases Python's lock
+        or its process never releases the GIL
     speculative : True starts a task of processes or a cluster a second time if it takes much longer
         than similar tasks and other workers are idle; the first result counts. Use it if your
-        functions may be called twice for a row; it never applies to classes, nor to sources of your
-        own. "auto" does so if every function is proven pure; False never does
+        functions may be called twice for a row; it never applies to classes, nor to user-defined
+        sources. "auto" does so if every function is proven pure; False never does
     shared_memory : workers of a cluster share results with processes of their host through shared
         memory (docs/clusters.md); False sends results to them as to all other hosts
     """
@@ -301,7 +301,7 @@ class Settings:
 
     @property
     def tunes(self) -> bool:
-        """Whether a run on threads may choose how many slices of a stage run at once."""
+        """True if a run on threads may choose how many slices of a stage run at once."""
         asked = self.tune == "auto" and self.num_workers == AUTOTUNE
         return asked and self.executor in TUNING and self.scheduler_policy == "adaptive"
 

@@ -2,7 +2,7 @@
 
 A run decides at the beginning of each pass, from the cost of computing the rows, the cost of
 storing and reading them, and the number of coming passes. Compute costs are those that this process
-measured, else those learned from telemetry; read and write times were measured on the store.
+measured, else those learned from telemetry; read and write times are measured on the store.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class KeptEntry(NamedTuple):
 
 
 class CachePlace(NamedTuple):
-    """One ``autocache()`` of a plan: ``node`` is operator ``number`` of ``chain``.
+    """One ``autocache()`` in a plan: ``node`` is operator ``number`` of ``chain``.
 
     ``chain`` is the plan of one input, and a run makes ``passes`` passes over the node's rows. The
     operators of all chains are numbered in sequence; those of ``chain`` begin at ``first``.
@@ -89,10 +89,10 @@ class SiteChain(NamedTuple):
 
 
 class Choosing:
-    """Decides for one run of a plan, pass by pass, which ``autocache()`` stores or reads its rows.
+    """Decides in each pass of one run which ``autocache()`` stores or reads its rows.
 
-    ``epoch`` is the first epoch of the run. ``keep`` finds the rows that are cached where elements
-    are delivered, ``store`` those that workers cache.
+    ``epoch`` is the first epoch of the run. ``keep`` finds rows that are cached in the delivering
+    process, and ``store`` those that workers cache.
     """
 
     def __init__(
@@ -137,7 +137,8 @@ class Choosing:
     ) -> dict[Key, CacheDecision]:
         """Return the decision at each ``autocache()`` for its next pass, by the key of its node.
 
-        The next pass at ``asking`` is one of ``epoch``, at other nodes of the run's first epoch.
+        The next pass is one of ``epoch`` at the node ``asking``, and of the run's first epoch at
+        others.
         """
         given = {key_of(asking): epoch} if asking is not None and epoch is not None else {}
         found = {
@@ -154,7 +155,7 @@ class Choosing:
         return found
 
     def chains(self, epochs: Mapping[Key, int]) -> Iterator[SiteChain]:
-        """Yield each chain that has an ``autocache()``, with the costs there.
+        """Yield each chain that has an ``autocache()``, with the costs at it.
 
         Costs are those of the epoch that ``epochs`` gives for the key of a node, else of the run's
         first epoch. Rows that have no fingerprint, or are quarantined, are left out.
@@ -255,7 +256,7 @@ class Choosing:
     def _stored_state(
         self, place: CachePlace, rows: list[float], entry: KeptEntry | None
     ) -> tuple[float, float, float]:
-        """Return the share of rows at ``place`` that is stored, its bytes and compute seconds."""
+        """Return the stored share of the rows at ``place``, their bytes and compute seconds."""
         if entry is None:
             return 0.0, 0.0, 0.0
         records = entry.store.records(entry.fingerprint)
@@ -271,9 +272,9 @@ class Choosing:
     def _epochs(
         self, place: CachePlace, rows: list[float], epoch: int, entry: KeptEntry | None
     ) -> float:
-        """Return how often this job will read the rows at ``place``, the next pass included.
+        """Return how often this job will read the rows at ``place``, including the next pass.
 
-        If the user has not declared that, as many more passes are expected as there have been.
+        If the user has not declared this, as many further passes are expected as there were so far.
         """
         known = self._declared_reads(place, epoch)
         if known is not None:
@@ -294,7 +295,7 @@ class Choosing:
         return most if most < math.inf else None
 
     def _past(self, place: CachePlace, rows: list[float], entry: KeptEntry | None) -> float:
-        """Return the number of whole passes computed so far, by this job or another.
+        """Return the number of complete passes that were computed so far, by any job.
 
         Passes are counted by the rows' fingerprint: telemetry names do not depend on the data.
         """
@@ -347,7 +348,7 @@ class AutoStoring(StoredLevels):
     decided: dict[Key, CacheDecision] = dataclasses.field(default_factory=dict)
 
     def __call__(self, node: Node, epoch: int) -> StoredEntry | None:
-        """Return the entry of ``node`` as ``Storing`` does, for the pass that begins."""
+        """Return the entry of ``node`` for the pass that begins; None if its rows are computed."""
         if node.decides:
             self.decided[key_of(node)] = self.choosing.begin(node, epoch)
         return self._storing()(node, epoch)
@@ -429,6 +430,6 @@ def decisions(plan: Plan, settings: Settings, epoch: int) -> list[tuple[Node, Ca
 
 
 def looking(plan: Plan, settings: Settings, epoch: int) -> Choosing:
-    """Return the ``Choosing`` of a run that would begin now with ``epoch``."""
+    """Return the ``Choosing`` of a run that would begin now, with ``epoch``."""
     keep, store = keeping_of(plan, settings, 0), storing_of(plan, settings, runs=False)
     return Choosing(plan, settings, epoch, keep, store)

@@ -1,4 +1,4 @@
-"""Advice on caching: which rows of several pipelines to keep in a store of limited size."""
+"""Choose the rows of several pipelines that are worth caching in a store of limited size."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ LEAST_PARTS = 16  # least number of parts of an entry that can be kept separatel
 
 @dataclasses.dataclass(frozen=True)
 class Worth:
-    """A place where rows could be cached: the share ``part`` of its ``nbytes`` is worth that.
+    """A place where rows could be cached, and the share ``part`` of its bytes that is worth it.
 
-    ``pipelines`` is the number of given pipelines that compute these rows, ``fingerprint``
-    identifies the cache entry; ``there`` is true if the whole entry is in the store already.
+    ``pipelines`` is the number of given pipelines that compute these rows, and ``fingerprint``
+    identifies the cache entry. ``there`` is true if the whole entry is already stored.
     """
 
     operator: str
@@ -41,10 +41,10 @@ class Worth:
 
 @dataclasses.dataclass(frozen=True)
 class WorthKeeping:
-    """Where to cache rows of several pipelines, and the time that this saves.
+    """The places where caching rows of several pipelines saves time, and the time saved.
 
     All coming epochs take ``seconds`` with these caches and ``uncached_s`` without any. ``unknown``
-    are places that were never measured. ``print`` it for people.
+    are places that were never measured. ``print`` it for a readable table.
     """
 
     places: tuple[Worth, ...]
@@ -68,7 +68,7 @@ class WorthKeeping:
 
 
 class _Tree:
-    """The places of several pipelines as one tree, in which places with equal rows are one."""
+    """The places of several pipelines as a tree, in which places with equal rows are merged."""
 
     def __init__(self) -> None:
         self.points: list[Point] = []
@@ -107,7 +107,8 @@ def worth_keeping(
 ) -> WorthKeeping:
     """Choose the rows of ``jobs`` to cache in ``room`` bytes; None is unlimited.
 
-    A job is a node, settings and next epoch. A limited store may keep some of an entry's ``parts``.
+    A job is a node, its settings and its next epoch. A limited store may keep a fraction of an
+    entry, which has ``parts`` parts.
     """
     tree = _Tree()
     for node, settings, epoch in jobs:

@@ -1,4 +1,4 @@
-"""The catalog of cached rows: its entries, lookups, and why a pipeline misses one."""
+"""The catalog lists cache entries, looks pipelines up, and explains cache misses."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ SHORTEST = 4  # the fewest first letters by which a fingerprint may be given
 def why_miss(a: Dataset, b: Dataset) -> Difference:
     """Return the first difference between two pipelines, source first: why they share no entry.
 
-    ``print`` it for people: what differs, in which operators and lines, both values, what to try.
-    Programs read its fields: ``kind`` ("constant", "code", "content", "order" ...), ``path`` (a
-    file, or how a function refers to the value that differs), and the value in ``a`` as ``here``
-    and in ``b`` as ``there``. It is false if both pipelines have one fingerprint. Files are read as
-    by ``fingerprint()``; nothing is computed. ``Catalog.why_miss`` compares with a store's entries.
+    ``print`` shows the differing part, its operators and source lines, both values, and a remedy.
+    Programs read the fields: ``kind`` ("constant", "code", "content", "order" ...), ``path`` (a
+    file, or how a function refers to the differing value), and the value in ``a`` as ``here`` and
+    in ``b`` as ``there``. The result is false if both pipelines have the same fingerprint. Files
+    are read as by ``fingerprint()``; nothing is computed. ``Catalog.why_miss`` compares a pipeline
+    with entries of a store.
 
     >>> import dml
     >>> data = dml.range(10)
@@ -54,10 +55,10 @@ def worth_keeping(*pipelines: Dataset, room: int | str | None = None) -> WorthKe
     """Return which rows of several pipelines are worth caching in a store of ``room`` bytes.
 
     Candidates are the rows at each ``autocache()``; rows that several pipelines compute are one
-    candidate. The answer names the rows, or shares of them, with which all coming epochs of all
-    pipelines together take the least time; ``print`` it for people. It is estimated from
-    measurements of this process or telemetry: nothing runs or is stored. ``room=None`` is no limit.
-    Raise PlanError for an argument that is no pipeline, or a ``room`` that is no size.
+    candidate. The result names the rows, or shares of them, with which all coming epochs of all
+    pipelines together take the least time; ``print`` shows it as a table. It is estimated from
+    measurements of this process or telemetry: nothing runs or is stored. ``room=None`` means no
+    limit. Raise PlanError if an argument is not a pipeline, or ``room`` is not a size.
     """
     from dml.api import cache_advice
 
@@ -71,7 +72,7 @@ def worth_keeping(*pipelines: Dataset, room: int | str | None = None) -> WorthKe
 
 
 class Lookup(NamedTuple):
-    """The result of a cache lookup: ``parts`` of the ``of`` parts of an entry are stored.
+    """The result of a cache lookup: ``parts`` of the entry's ``of`` parts are stored.
 
     ``of`` is None if unknown. ``reuse`` says how the missing parts could be computed from entries
     of other pipelines; ``quarantined`` says why the entry must not be read, and is "" if it may be.
@@ -102,10 +103,10 @@ class Catalog:
 
     ``path`` is a folder or ``s3://`` URL: that of a store, of a snapshot, or of a ``cache_dir``,
     where the store is the folder ``store``. None is the store in the user's cache folder.
-    ``catalog.path`` is the store that was found. Creating a catalog writes nothing. Raise
-    CacheError if there is no store, or it cannot be read; raise PlanError for an invalid path,
-    namespace or fingerprint. A fingerprint may be given as its first letters, 4 or more, if only
-    one entry begins with them.
+    ``catalog.path`` is the path of the store that was found. Creating a catalog writes nothing.
+    Raise CacheError if there is no store, or it cannot be read; raise PlanError for an invalid
+    path, namespace or fingerprint. Methods accept a prefix of a fingerprint, of at least 4 letters,
+    if only one entry has it.
     """
 
     @door
@@ -124,7 +125,7 @@ class Catalog:
     def private(
         cls, path: str | os.PathLike[str] | None = None, namespace: str = "default"
     ) -> Catalog:
-        """Create a namespace, on a disk, that no other user of the machine can read.
+        """Create a namespace on a local disk that no other user of the machine can read.
 
         The namespace's folder is created for you alone, whatever the umask. Call this before the
         first run that uses the namespace; for a ``cache_dir``, pass ``<cache_dir>/store`` as
@@ -147,12 +148,12 @@ class Catalog:
         *,
         group: str | int | None = None,
     ) -> Catalog:
-        """Create a namespace, on a disk, that a group of users shares, and no other user can read.
+        """Create a namespace on a local disk that only a group of users can read and write.
 
         ``group`` is one of your groups; None is your primary one. The group may read and evict all
         entries. Descriptions of entries contain keyed digests, which only the group can compare
-        with those of other pipelines. The time of the call, ``path`` and errors are as for
-        ``private``. Also raise CacheError if there is no such group.
+        with those of other pipelines. Otherwise as ``private``: call it before the first run;
+        ``path`` and errors are the same. Also raise CacheError if there is no such group.
         """
         from dml.cache.eviction import catalogue
         from dml.cache.store import private_folder
@@ -172,7 +173,7 @@ class Catalog:
 
     @door
     def entry(self, fingerprint: str) -> Entry:
-        """Return one entry: its parts, rows, bytes, the pipeline that made it, how it is used."""
+        """Return one entry: its parts, rows and bytes, the pipeline that made it, and its use."""
         whole = self._whole(fingerprint)
         found = self._kept.entry(whole)
         if found is None:
@@ -184,8 +185,9 @@ class Catalog:
         """Look up the rows of the ``cache()`` nearest to the end of a pipeline.
 
         For a pipeline without ``cache()``, look up its output rows. The cost does not grow with the
-        number of entries: one folder is listed, and a few more to find entries that could supply
-        missing parts. Files of the pipeline are read if they have not been fingerprinted yet.
+        number of entries: one folder is listed for the entry, and a few for other entries that
+        could supply missing parts. Files of the pipeline are read if they have not been
+        fingerprinted yet.
         """
         from dml.cache.eviction import quarantine
 
@@ -201,9 +203,9 @@ class Catalog:
     def why_miss(self, ds: Dataset, fingerprint: str | None = None) -> Difference:
         """Return the first difference between a pipeline and an entry; false if there is none.
 
-        Without ``fingerprint``, compare with the entry that shares most operators with the
+        Without ``fingerprint``, compare with the entry that shares the most operators with the
         pipeline, from the source on; this reads the descriptions of all entries. If the pipeline's
-        own entry was quarantined, return what was wrong with it.
+        own entry was quarantined, return the reason for the quarantine.
         """
         from dml.optimize.explain import fingerprint_text, name_differences
 
@@ -247,9 +249,9 @@ class Catalog:
 
     @door
     def evict(self, fingerprint: str) -> bool:
-        """Remove an entry, whose rows are computed again when needed; return False if none exists.
+        """Remove an entry; return False if it does not exist. Rows are recomputed when needed.
 
-        Safe while other processes read the entry. Raise CacheError if the entry is pinned.
+        This is safe while other processes read the entry. Raise CacheError if the entry is pinned.
         """
         from dml.cache.eviction import janitor, pins
 
@@ -268,7 +270,7 @@ class Catalog:
         """Remove garbage: files of dead processes, and rows without a record.
 
         Rows that no entry refers to, and that were not written to for ``grace_s`` seconds, were
-        left by a writer that died. Safe while other processes read and write.
+        left by a writer that died. This is safe while other processes read and write.
         """
         from dml.cache.eviction import janitor
 
@@ -287,9 +289,9 @@ class Catalog:
     # ------------------------------------------------------------------------------------- inside
 
     def _find_name(self, ds: object, verb: str) -> tuple[str, int | None, FingerprintText]:
-        """Return the fingerprint that a pipeline looks up, its number of parts, and its text.
+        """Return a pipeline's fingerprint for lookups, its number of parts, and its description.
 
-        The number is None for a stream, which has as many parts as turn out.
+        The number of parts is None for a stream, where it is not known in advance.
         """
         node, settings = _written(ds, "ds", verb)
         stations = wiring().optimized(node, settings)
@@ -313,7 +315,7 @@ class Catalog:
         return told
 
     def _whole(self, prefix: str) -> str:
-        """Return the full fingerprint for ``prefix``. Raise CacheError unless exactly one fits."""
+        """Return the fingerprint that begins with ``prefix``. Raise CacheError if not unique."""
         if len(prefix) < SHORTEST or not _is_hex(prefix):
             raise PlanError(
                 f"{prefix!r} is not a fingerprint",
@@ -343,7 +345,7 @@ class Catalog:
 
 
 def describe_pipeline(given: object, name: str, verb: str) -> FingerprintText:
-    """Describe the parts of the pipeline ``given``. Raise PlanError if it is no pipeline."""
+    """Return the description of a pipeline. Raise PlanError if ``given`` is not a pipeline."""
     from dml.optimize.explain import fingerprint_text
 
     node, settings = _written(given, name, verb)
@@ -355,7 +357,7 @@ def describe_pipeline(given: object, name: str, verb: str) -> FingerprintText:
 
 
 def _written(given: object, name: str, verb: str) -> tuple[Node, Settings]:
-    """Return the node and the settings of ``given``. Raise PlanError if it is no pipeline."""
+    """Return the node and the settings of ``given``. Raise PlanError if it is not a pipeline."""
     if not isinstance(given, Dataset):
         raise PlanError(
             f"{verb} needs a pipeline, got {name}={given!r}",
@@ -371,7 +373,7 @@ def _store_path(path: object) -> str:
 
 
 def _usual() -> str:
-    """Return the path of the store in the user's cache folder."""
+    """Return the path of the default store, in the user's cache folder."""
     root: str = _keeping().store_of(Settings()).root
     return root
 

@@ -65,7 +65,7 @@ def _learner(root: Path) -> Learner:
 
 
 def identified(stations: Optimized, settings: Settings, events: list[Event]) -> list[Event]:
-    """Return the events of a finished run, with the fingerprints of its output and operators' rows.
+    """Return the events of a finished run with fingerprints of its output and operators' rows.
 
     No fingerprint is added if a function has none, or if computing them would read over 32 MiB.
     """
@@ -104,7 +104,7 @@ def _learned(settings: Settings) -> Profile:
 
 
 def parallels_of(settings: Settings) -> Mapping[str, Learned]:
-    """Return how many slices of each stage earlier runs ran at once, if a run may choose that."""
+    """Return the numbers of concurrent slices that earlier runs chose, by stage, if they may."""
     return _learned(settings).parallels if settings.tunes else {}
 
 
@@ -132,10 +132,10 @@ def _machine_speed(settings: Settings) -> Speed:
 
 
 def planned(root: Node, settings: Settings, without: frozenset[str]) -> Optimized:
-    """Plan a pipeline in the way that is expected to cost least, without the rules ``without``.
+    """Return the plan of least expected cost, without using the rules ``without``.
 
-    Rules that cost more than they save, as several runs have shown, are left out too, and the trace
-    records that. Fingerprints and saved positions do not depend on which rules are used.
+    Rules that have cost more than they saved in several runs are not used either, and the trace
+    records this. Fingerprints and saved positions do not depend on which rules are used.
     """
     started = CLOCK()
     made = _by_cost(root, settings, without)
@@ -176,7 +176,7 @@ def _by_cost(root: Node, settings: Settings, without: frozenset[str]) -> Optimiz
 def _other(
     made: Optimized, settings: Settings, profile: Profile, used: Used, rule: NamedRule
 ) -> tuple[Estimate, ...] | None:
-    """Return the estimates of the plan without ``rule``; None if its name is not ``used.name``."""
+    """Return the estimates of the plan without ``rule``; None if its name differs from ``used``."""
     plans: dict[tuple[object, ...], Plan] = made.written.memo.setdefault("without", {})
     off = made.without | {rule.name}
     key = (settings.seed, settings.kernels, off)
@@ -196,7 +196,7 @@ def gains_of(made: Optimized, used: Sequence[Estimate], settings: Settings) -> t
 
 
 class Used(NamedTuple):
-    """The plan in use, with which plans without some rule are compared.
+    """The current plan, which is compared with plans that are made without a rule.
 
     ``name`` is the name that those plans must have (None: any); the plan outputs ``gives`` rows.
     """
@@ -219,20 +219,20 @@ def names_of(plan: Plan) -> tuple[Names, ...]:
 
 
 def named_as(plan: Plan, other: Plan) -> None:
-    """Give ``plan`` the telemetry names of ``other``, which has the same operators, if known."""
+    """Copy the telemetry names of ``other``, which has the same operators, to ``plan``."""
     if other in _NAMES:
         _NAMES[plan] = _NAMES[other]
 
 
 def rows_named(plan: Plan, rows: Mapping[int, str]) -> None:
-    """Set the telemetry names of operators' output rows for the current data, by number."""
+    """Set the telemetry names of the operators' output rows, by the operators' numbers."""
     _NAMES[plan] = tuple(
         {**names, "rows": rows.get(number, "")} for number, names in enumerate(names_of(plan))
     )
 
 
 def estimates_of(plan: Plan, settings: Settings) -> tuple[Estimate, ...]:
-    """Estimate every operator's cost; wait for the events of runs that have just ended."""
+    """Estimate every operator's cost, after processing the events of runs that have ended."""
     collector = collector_of(settings)
     if collector is not None:
         collector.flush(FLUSH_S)

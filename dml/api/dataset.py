@@ -1,8 +1,9 @@
-"""Dataset is the handle that users write pipelines with: one method per operator.
+"""Dataset is the class with which users write pipelines: one method per operator.
 
-A Dataset is immutable but for its count of epochs: every verb returns a new one, nothing is
-computed before it is iterated (or ``count``, ``take_rows``, ``to_arrow`` ... are called). The verbs
-are in ``dml/api/verbs/``, those that compute in ``dml/api/runs.py`` and the files beside it.
+A Dataset is immutable, except for its epoch counter: every verb returns a new one, and nothing is
+computed until it is iterated (or ``count``, ``take_rows``, ``to_arrow`` ... is called). The verbs
+are in ``dml/api/verbs/``; those that run a pipeline are in ``dml/api/runs.py``, ``row_access.py``,
+``summaries.py`` and ``sinks.py``.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Dataset(
 
     @door
     def epoch(self, k: object) -> Self:
-        """Return the same pipeline, whose iterations all deliver epoch ``k`` (0 is the first)."""
+        """Return the same pipeline with every iteration delivering epoch ``k``; 0 is the first."""
         if isinstance(k, bool) or not isinstance(k, int) or k < 0:
             raise PlanError(
                 f"epoch needs an integer of at least 0, got {k!r}",
@@ -62,7 +63,7 @@ class Dataset(
 
     @property
     def columns(self) -> list[str]:
-        """Column names. Raise SchemaError after a function that decides them when it runs."""
+        """Column names. Raise SchemaError if a function decides them only at run time."""
         schema = self._node.schema
         if not schema.known:
             raise SchemaError(
@@ -93,13 +94,13 @@ class Dataset(
         A ``stage`` is "written", "normalized", "chosen", "physical", "graph", "rules", "arranged"
         or "costs"; None shows the main ones. "arranged" shows the executor, the number of stages,
         the partition sizes, the expected time, and that of the next best arrangement. "costs" shows
-        what is expected of each operator: rows (``~`` where they are guessed), seconds, and the
-        source of the estimate: ``p`` a table, ``h`` earlier runs, with how far off it may be
-        (``+-8%``; ``x/3`` is a factor of three either way).
+        the estimate for each operator: rows (``~`` if guessed), seconds, their origin (``p``: a
+        table, ``h``: earlier runs), and their uncertainty (``+-8%``; ``x/3`` is a factor of three
+        either way).
 
         ``analyze=True`` runs the pipeline to its end, which does not count as an epoch, and shows
         measurements beside estimates, then each rewrite that was applied or refused, with reasons.
-        It takes as long as iterating. Raise PlanError if the pipeline has no end.
+        It takes as long as an iteration. Raise PlanError if the pipeline is endless.
         """
         from dml.api import explanation
 

@@ -1,4 +1,4 @@
-"""Open runs in a driver process, in the same way as a run in the caller's process."""
+"""Runs are opened in a driver process, in the same way as in the caller's process."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def tabled(
 
 
 def _aside(made: Elements, node: Node, settings: Settings, form: str) -> Elements:
-    """Return ``made`` as an iterator whose elements are produced by a separate driver process."""
+    """Return an iterator like ``made`` whose elements are produced by a driver process."""
     scheduler, config = scheduler_address(settings)
     choices: dict[str, Any] = {"prefetch": AUTOTUNE, "scheduler": scheduler}
     there = dataclasses.replace(settings.here, **choices)

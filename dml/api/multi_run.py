@@ -1,4 +1,4 @@
-"""Run several pipelines as one: the steps that they share run once."""
+"""Several pipelines run as one, so that the steps that they share run once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from dml.settings import Settings
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WantedRun:
-    """A run of ``node``: its rows go to files as ``write`` says, or to a table if that is None."""
+    """A run of ``node``: ``write`` says how rows are written; None returns them as a table."""
 
     node: Node
     settings: Settings
@@ -41,7 +41,7 @@ class WantedRun:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunGroup:
-    """Pipelines with equal settings and epoch, by ``numbers`` in the call, and shared steps."""
+    """Pipelines with equal settings and epoch, by their index in the call, and shared steps."""
 
     numbers: tuple[int, ...]
     settings: Settings
@@ -116,7 +116,7 @@ def _weighed(settings: Settings, node: Node) -> Weighed:
 
 
 def _parts(group: RunGroup) -> Iterator[tuple[RunGroup, tuple[int, ...]]]:
-    """Yield ``group`` with the numbers of each set of pipelines that shared steps connect."""
+    """Yield ``group`` with the indices of each set of pipelines connected by shared steps."""
     sets = [{number} for number in group.numbers]
     for step in group.plan.steps:
         takers = {group.numbers[i] for i in step.takers}
@@ -127,7 +127,7 @@ def _parts(group: RunGroup) -> Iterator[tuple[RunGroup, tuple[int, ...]]]:
 
 
 def _receivers(wanted: Sequence[WantedRun], stack: ExitStack) -> list[Receiver]:
-    """Return what collects each pipeline's rows: a table, or files in a new folder.
+    """Return the receiver of each pipeline's rows: a table, or files in a new folder.
 
     The folders appear, in the order of ``wanted``, when ``stack`` is left without an error.
     """
@@ -152,7 +152,7 @@ def _members(
 ) -> tuple[list[RunMember], Taps]:
     """Open the runs of some pipelines of a group, each with an equal part of the memory limit.
 
-    The second result hands the rows of shared steps to each of these runs.
+    The second result passes the rows of shared steps on to each of these runs.
     """
     settings, epoch = group.settings, group.epoch
     runs: dict[int, tuple[Streaming, int]] = {}

@@ -1,4 +1,4 @@
-"""Arrange a run from costs and resources: choose driver, stages and partition size."""
+"""Driver, stages and partition size of a run are chosen from costs and resources."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ USUAL = "threads"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Arrangement:
-    """A pipeline after all steps of compilation, and settings in which no choice is left open.
+    """A compiled pipeline with its stages, and settings in which every "auto" is decided.
 
-    ``stations`` are the steps' results, with stages; ``decision`` is None if there was no choice.
+    ``stations`` are the results of the compilation phases; ``decision`` is None without a choice.
     """
 
     stations: Optimized
@@ -35,7 +35,7 @@ class Arrangement:
 
 
 def arranged(made: Optimized, settings: Settings, without: frozenset[str]) -> Arrangement:
-    """Return how to run ``made``: as by default, unless another arrangement is clearly faster."""
+    """Return the arrangement of ``made``: the default, unless another one is clearly faster."""
     from dml.optimize.explain.arrangement_text import note
 
     plain = Arrangement(made, settings)
@@ -95,7 +95,7 @@ def _since(started: float) -> float:
 
 
 def _machine(plan: Plan, settings: Settings) -> MachineLimits:
-    """Return the limits within which the run may be arranged: executors, workers, memory."""
+    """Return the executors, workers and memory among which a run may be arranged."""
     resources = RunResources.of(settings, plan)
     free = settings.executor == AUTOTUNE
     moves = free and resources.workers > 1 and not plan.links and movable(plan.stage)

@@ -1,4 +1,4 @@
-"""Decide the resources of a run where settings say "auto": workers, memory and its parts."""
+"""The resources of a run are decided where settings say "auto": workers and memory shares."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ VERIFYING = 8
 class RunResources:
     """Settings with every "auto" replaced by a value for this machine and this plan.
 
-    ``ahead`` is the number of elements to make ahead of the consumer; if None, the run decides it
-    from the time that elements take. ``target`` is the user's bytes per partition, None if "auto".
-    ``kept_bytes`` is the memory for caches of elements.
+    ``ahead`` is the number of elements to compute ahead of the consumer; if None, the run decides
+    it from the time that elements take. ``target`` is the user's bytes per partition, None if
+    "auto". ``kept_bytes`` is the memory for caches of elements.
     """
 
     workers: int
@@ -36,7 +36,7 @@ class RunResources:
         """Use the cores of this process, a quarter of its memory, and a partition size to match.
 
         On a cluster, use the workers' threads and a quarter of the workers' memory, once they are
-        known. The memory is divided equally among ``among`` runs side by side.
+        known. The memory is divided equally among ``among`` concurrent runs.
         """
         workers = _workers(settings)
         target = settings.target_partition_bytes
@@ -52,19 +52,19 @@ class RunResources:
 
     @staticmethod
     def met(settings: Settings, plan: Plan, among: int = 1) -> RunResources:
-        """Decide as ``of``, after connecting to the cluster if this process is to run it."""
+        """Decide as ``of``, after connecting to the cluster if this process drives it."""
         if settings.executor == "distributed" and settings.driver == "here":
             _on_dask().met(settings)
         return RunResources.of(settings, plan, among)
 
     def beside(self, plan: Plan) -> RunResources:
-        """Return the resources of ``plan``, which computes another input of the main plan."""
+        """Return the resources of ``plan``, the plan of another input of an operator."""
         budget = divided(plan, self.budget.limit_bytes, self.workers, self.target)
         return dataclasses.replace(self, budget=budget)
 
 
 def slots_of(settings: Settings, workers: float) -> dict[str, float]:
-    """Return the amount of each resource for tasks: workers ("cpu"), GPUs, declared resources."""
+    """Return the available amount of each resource: workers ("cpu"), GPUs, declared resources."""
     found = 0 if settings.executor == "distributed" else gpus()
     slots = {"cpu": float(workers), "gpu": float(found)} if found else {"cpu": float(workers)}
     return slots | dict(settings.resources or ())
@@ -85,7 +85,7 @@ def _workers(settings: Settings) -> int:
 
 
 def _offered(settings: Settings) -> tuple[int, int]:
-    """Return the threads and the bytes of the cluster; 0 without one, or if not known yet."""
+    """Return the cluster's threads and bytes of memory; 0 without a cluster or while unknown."""
     if settings.executor != "distributed" or "distributed" not in sys.modules:
         return 0, 0
     found: tuple[int, int] = _on_dask().offered(settings)
@@ -93,9 +93,9 @@ def _offered(settings: Settings) -> tuple[int, int]:
 
 
 def limit_of(settings: Settings) -> int:
-    """Return the memory limit in bytes: as set, else a quarter of the memory.
+    """Return the memory limit in bytes: as set by the user, else a quarter of the memory.
 
-    That is the memory of the cluster's workers, or the lesser of the machine's and the cgroup's.
+    The memory is that of the cluster's workers, or the lesser of the machine's and the cgroup's.
     """
     if settings.memory_limit != AUTOTUNE:
         return int(settings.memory_limit)
@@ -110,7 +110,7 @@ def verifying_bytes(settings: Settings) -> int:
 
 
 def verifies(settings: Settings) -> bool:
-    """Return True if samples are compared with the plan as written, and another plan may run."""
+    """Return True if samples are compared with the written plan, which may then run instead."""
     return settings.verify == "sample" and settings.optimize
 
 

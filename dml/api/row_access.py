@@ -1,4 +1,4 @@
-"""Verbs that return rows: one, some or all, in a chosen format."""
+"""Verbs that return one, some or all rows in a chosen format are defined here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Collecting(Results):
 
     @door
     def first(self) -> dict[str, Any] | None:
-        """Run now, not as an epoch, and return the first element, or None if there is none."""
+        """Run now and return the first element, or None; this does not count as an epoch."""
         rows = self.take_rows(1)
         return rows[0] if rows else None
 
@@ -39,7 +39,8 @@ class Collecting(Results):
     def show(self, n: int = 20) -> None:
         """Print the first ``n`` rows as a table, with their types.
 
-        Batches are printed as rows, texts are cut to 32 letters. This does not count as an epoch.
+        Batches are printed as rows, and texts are truncated to 32 letters. This does not count as
+        an epoch.
         """
         from dml.api import head_step
         from dml.exec.delivery import row_text
@@ -67,8 +68,8 @@ class Collecting(Results):
         """Run now, and return the first ``n`` rows as one batch in the given ``batch_format``.
 
         A batch is a dict of arrays, or a table as in ``iter_batches``. It has fewer rows if the
-        pipeline has; with no rows, its arrays have length 0. This does not count as an epoch, and
-        keeps the batch in memory. Raise PlanError after ``batch``.
+        pipeline has fewer, possibly none. It is collected in memory. This does not count as an
+        epoch. Raise PlanError after ``batch``.
         """
         from dml.api import head_step
         from dml.exec.delivery import tables
@@ -108,7 +109,7 @@ class Collecting(Results):
         A batch is a dict of arrays; with ``batch_format="arrow"`` a ``pyarrow.Table``, with
         ``"pandas"`` or ``"polars"`` a ``DataFrame`` of that library; in these three, integers may
         be null. A state saved in one format can be loaded in another. One batch is in memory in
-        addition to what the run may hold. ``stats()`` reports only iterations over arrays.
+        addition to the memory limit of the run. ``stats()`` reports only iterations over arrays.
         """
         check_format("iter_batches", batch_format)
         node = self._batched_as(batch_size, drop_last)
@@ -176,7 +177,7 @@ class Collecting(Results):
 
     @door
     def to_dict(self) -> dict[str, list[Any]]:
-        """Return all rows, twice in memory, as a dict of lists of Python values, null as None."""
+        """Return all rows as a dict of lists of Python values; twice the rows' size in memory."""
         found: dict[str, list[Any]] = self.to_arrow().to_pydict()
         return found
 

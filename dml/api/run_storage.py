@@ -1,4 +1,4 @@
-"""Open the caches of a run: elements in memory, rows in the store, compiled kernels."""
+"""The caches of a run are opened here: elements in memory, stored rows, compiled kernels."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Cached:
-    """The present contents of one ``cache()``.
+    """The current contents of one ``cache()``.
 
-    ``name`` is the fingerprint of the cached rows in the store ``where``. ``parts`` of ``of`` parts
-    are stored; both are None for a cache of elements, which has no parts. ``rows`` counts elements
-    if batches are cached. ``whole`` is True if everything is stored. ``reuse`` says which missing
-    parts can be computed from entries of other pipelines.
+    ``name`` is the fingerprint of the cached rows in the store ``where``. ``parts`` of the ``of``
+    parts are stored; both are None for a cache of elements, which has no parts. ``rows`` counts
+    batches if batches are cached. ``whole`` is True if all rows are stored. ``reuse`` says which
+    missing parts can be computed from entries of other pipelines.
     """
 
     operator: str
@@ -83,7 +83,7 @@ class Cached:
 
 
 class CacheStatus(tuple[Cached, ...]):
-    """The contents of the caches of a pipeline, source first; ``str()`` is for people."""
+    """The contents of the caches of a pipeline, source first; ``str()`` returns a readable text."""
 
     __slots__ = ()
 
@@ -133,7 +133,7 @@ def keeping_of(plan: Plan, settings: Settings, most_bytes: int, epoch: int = 0) 
 def passes_at(plan: Plan, number: int) -> float:
     """Return how many passes a run makes over the output of operator ``number``.
 
-    That is the product of the passes of every ``repeat`` from there on; infinite if one is endless.
+    The number is the product of the passes of every later ``repeat``; infinite if one is endless.
     """
     above = plan.operators[number:]
     passes = (max(1, each.passes) for each in above)
@@ -149,7 +149,7 @@ def _later(plan: Plan, settings: Settings, epoch: int, node: Node) -> float:
 
 
 def store_of(settings: Settings, root: str = "") -> Where:
-    """Return the location of the store: folder or URL ``root``, or by default the settings'."""
+    """Return the location of the store: folder or URL ``root``, by default that of the settings."""
     from dml.cache.store import open_stores
 
     given, folder = settings.cache_dir or "", settings.cache_local_dir
@@ -169,7 +169,7 @@ def storing_of(
     """Return the stored rows of a plan: of its stored steps, and of the steps below disk caches.
 
     ``runs`` is True for a run, which looks for entries of other pipelines to reuse. Warn of steps
-    whose rows have no fingerprint that other processes could find.
+    whose rows have no portable fingerprint.
     """
     looking = any(_keeps_on_disk(node) for each in plan.all for node in each.stream)
     names = {}
@@ -231,7 +231,8 @@ def _keeps_on_disk(node: Node) -> bool:
 def asked_of(plan: Plan, settings: Settings) -> tuple[Node, str, int | None] | None:
     """Return the input of a plan's last cache on disk, its entry's name and number of parts.
 
-    The number is None for a stream, which has as many as turn out. None without such a cache.
+    The number is None for a stream, where it is not known in advance. Return None without such a
+    cache.
     """
     for node in reversed(plan.operators):
         below = node.inputs[0] if node.inputs else node
@@ -267,7 +268,7 @@ def _of_plan(
 
 
 def _streamed(found: CacheFigures, name: str, node: Node, settings: Settings, reuse: str) -> Cached:
-    """Describe the cache ``node``, filled where elements are delivered; its entry is ``name``."""
+    """Describe the cache ``node``, which the delivering process fills; its entry is ``name``."""
     where, copied = store_of(settings), 0
     place = ("disk", name, where.root)
     if node.keeps_in_memory:
@@ -282,7 +283,7 @@ def _streamed(found: CacheFigures, name: str, node: Node, settings: Settings, re
 
 
 def _stored(entry: Any, node: Node, plan: Plan, seed: int) -> Cached:
-    """Describe the cache ``node``, filled by workers; ``entry`` None: nothing can be stored."""
+    """Describe the cache ``node``, which workers fill; ``entry`` is None if it cannot be stored."""
     of = plan.stage.source.unit_count
     if entry is None:  # nothing can be stored
         return Cached(node.label(), "disk", "", "", 0, of, 0, 0, whole=False)
@@ -311,7 +312,7 @@ def _describe_reusable(entry: Any, node: Node, plan: Plan, seed: int) -> str:
 
 
 def _finding(entry: Any, node: Node, plan: Plan, seed: int) -> Any:
-    """Find stored rows of other pipelines for ``node``, a step on workers; None if unknown."""
+    """Find stored rows of other pipelines for ``node``, which runs in workers; None if unknown."""
     from dml.cache.lookup import reuse_report
 
     steps, asked = plan.on_blocks, node.rows is Rows.STORED
@@ -337,7 +338,7 @@ def reused(plan: Plan, settings: Settings, root: str, namespace: str) -> str:
 
 
 def clearing(plan: Plan, settings: Settings) -> list[Callable[[], None]]:
-    """Return functions that remove a plan's entries. Raise CacheError if an entry is pinned.
+    """For each cache entry, return a function that removes it; CacheError if one is pinned.
 
     Each function raises UnusableError if its entry exists and cannot be removed.
     """
@@ -381,7 +382,7 @@ def _entries(plan: Plan, settings: Settings) -> Iterator[tuple[PartStore, Where,
 
 
 def must_keep(plan: Plan, settings: Settings) -> None:
-    """Raise CacheError if it is certain that the last cache of ``plan`` can store nothing."""
+    """Raise CacheError if the last cache of ``plan`` certainly cannot store any rows."""
     below, *_ = asked_of(plan, settings) or (plan.operators[-1],)
     reason, (_, store, standing) = unnamed(below), _standing(settings)
     if reason or store.standing.unusable:
@@ -416,14 +417,14 @@ def _standing(settings: Settings) -> tuple[str, PartStore, Any]:
 
 
 def said_of(cache: Node, *, seed: int, plain: bool = False) -> dict[str, Any]:
-    """Return the description, for the store, of the rows that ``cache`` receives from a stream."""
+    """Return the description that the store keeps of the rows that ``cache`` stores of a stream."""
     return describe_rows(cache.inputs[0], "stream", seed=seed, plain=plain)
 
 
 def describe_rows(
     below: Node, tier: str, parts: int | None = None, *, seed: int, plain: bool = False
 ) -> dict[str, Any]:
-    """Return the description that the store keeps of how the rows of ``below`` are computed.
+    """Return the description, for the store, of the operators that compute the rows of ``below``.
 
     ``parts`` is the entry's number of parts (None: unknown). ``plain`` shows constants as values.
     """
@@ -445,7 +446,7 @@ def describe_rows(
 
 
 def _lasts(node: Node) -> bool:
-    """Return True if rows below ``node`` have a lasting fingerprint; else warn of the reason."""
+    """Return True if rows below ``node`` have a portable fingerprint; else warn of the reason."""
     reason = unnamed(node.inputs[0])
     if reason is not None:
         text = f"{node.label()} stores nothing: {reason.what}: {reason.why}; try {reason.try_}"

@@ -1,4 +1,4 @@
-"""Verbs that run a pipeline: iteration, graphs, splits, reports of runs."""
+"""Verbs that run a pipeline are defined here: iteration, Dask graphs, splits, run reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DASK_KINDS = ("delayed", "dataframe")
 
 
 def wiring() -> ModuleType:
-    """Return the session module, loaded by the first run: writing a pipeline does not need it."""
+    """Return the session module, which is loaded by the first run."""
     from dml.api import session
 
     return session
@@ -51,14 +51,14 @@ def graphs() -> ModuleType:
 
 
 def splitting() -> ModuleType:
-    """Return the module that divides a run among ranks."""
+    """Return the module that distributes a run's elements to ranks."""
     from dml.ranks import streaming_split as opening
 
     return opening
 
 
 class Results:
-    """The part of a Dataset that runs it: iteration, results as a whole, reports of runs."""
+    """The base of Dataset with the methods that run it: iteration, whole results, run reports."""
 
     def __init__(
         self, node: Node, settings: Settings | None = None, pinned: int | None = None
@@ -89,7 +89,7 @@ class Results:
         return made
 
     def _ran(self, node: Node, report: Report) -> None:
-        """Record the report of the last run, that of ``node``, for all handles of that node."""
+        """Record the report of the last run of ``node``, for all Datasets with that node."""
         self._last = node.memo["report"] = report
 
     @property
@@ -101,14 +101,14 @@ class Results:
         self._next_epoch = epoch + 1
 
     def _quietly(self, node: Node | None = None) -> Elements:
-        """Iterate over ``node`` (None: this pipeline), not reading ahead or counting an epoch."""
+        """Iterate over ``node`` (None: this pipeline); do not read ahead or count an epoch."""
         chosen = self._node if node is None else node
         opened = running(self._settings).run
         run: Elements = opened(chosen, self._settings, self._pinned or 0, lambda _: None)
         return run.when_asked()
 
     def _streamed(self, node: Node, epoch: int) -> tuple[Streaming, RunResources]:
-        """Return ``epoch`` of ``node`` as a stream, not opened yet, and the run's resources."""
+        """Return ``epoch`` of ``node`` as an unopened stream, and the run's resources."""
         made: tuple[Streaming, RunResources] = wiring().streamed(node, self._settings.here, epoch)
         return made
 
@@ -137,7 +137,7 @@ class Results:
 
     @door
     def count(self) -> int:
-        """Return the number of elements; elements are read unless the source knows their number."""
+        """Return the number of elements, reading them all unless the source knows their number."""
         if isinstance(self._node, Source) and self._node.row_count is not None:
             return self._node.row_count
         self._must_end("count")
@@ -148,7 +148,7 @@ class Results:
 
     @door
     def to_arrow(self) -> pa.Table:
-        """Return all rows as an Arrow table; holds all of them in memory."""
+        """Return all rows as an Arrow table in memory."""
         self._must_end("to_arrow")
         found: pa.Table = wiring().table(self._node, self._settings.here, self._pinned or 0)
         return found
@@ -163,14 +163,14 @@ class Results:
         are annotated with these (a worker needs the resource "GPU"), and stay so through
         ``dask.optimize``, ``persist`` and submission; ``num_cpus`` and ``concurrency`` have no
         effect in a static graph. Operators that depend on the order of rows (``batch``, ``take``,
-        windows) become a chain of tasks, one after the other, which holds one window at a time.
-        Where a function's types are unknown, one task runs the first rows, and all other tasks wait
-        for the types; a table has no columns if no row has been computed before it.
+        windows) become a chain of tasks, one after the other, which holds one window at a time. If
+        a function's types are unknown, one task processes the first rows, and all other tasks wait
+        for the types; a table has no columns if no row precedes or is in it.
 
-        ``kind="dataframe"`` returns a ``dask.dataframe`` of the same rows (needs pandas), its
-        columns in their Arrow types, tensors as lists. Does not count as an epoch. Raise PlanError
-        for endless streams, full shuffles that need all rows at one place, and functions that
-        cannot be pickled; for data frames also for unknown types and ``resources``.
+        ``kind="dataframe"`` returns a ``dask.dataframe`` of the same rows (needs pandas), with
+        columns in their Arrow types and tensors as lists. This does not count as an epoch. Raise
+        PlanError for endless streams, full shuffles that need all rows in one process, and
+        functions that cannot be pickled; for data frames also for unknown types and ``resources``.
         """
         if kind not in DASK_KINDS:
             raise PlanError(
@@ -185,9 +185,9 @@ class Results:
     def persist(self) -> list[Any]:
         """Compute ``to_dask()`` on the workers of the current Dask client, else in this process.
 
-        As ``dask.persist`` does, return the same ``dask.delayed`` values, which hold their rows, or
-        wait for them while workers go on. Errors of rows are raised when a value is computed. Raise
-        PlanError as ``to_dask`` does, and if no worker has a function's ``resources``.
+        As ``dask.persist`` does, return the same ``dask.delayed`` values, now with their rows, or
+        with the futures that compute them. Errors of rows are raised when a value is computed.
+        Raise PlanError as ``to_dask`` does, and if no worker has a function's ``resources``.
         """
         made: list[Any] = graphs().persisted(graphs().compiled(*self._graphed("persist")))
         return made
@@ -215,7 +215,8 @@ class Results:
     def stats(self) -> RunTable:
         """Return the work of each operator in the last iteration: rows, bytes, seconds.
 
-        The iteration is that of this handle, else of another of the pipeline (``ds.epoch(k)``).
+        The iteration is the last one of this Dataset, else of another Dataset with the same
+        pipeline, such as ``ds.epoch(k)``.
         """
         last: Report | None = self._last or self._node.memo.get("report")
         if last is None:
@@ -231,12 +232,12 @@ class Results:
     def memory_report(self) -> MemoryReport:
         """Return how ``memory_limit`` is divided, and how much of it the last iteration used.
 
-        ``print`` it for people; its attributes and ``to_dict()`` are for programs. For every stage
-        it shows the memory that was reserved, the memory of its slices, and the most that it held,
-        and for the run the bytes spilled to disk. For comparison it shows the system's own figures:
-        the memory that ``memory_limit`` is about, resident memory, and that of the control group.
-        An iterator has the same as ``it.memory_report()``, at any moment. Before the first
-        iteration only the division is known.
+        ``print`` it for a readable table; its attributes and ``to_dict()`` are for programs. It
+        shows for every stage the reserved memory, the memory of its slices and the peak, and for
+        the run the bytes spilled to disk. For comparison it shows the system's figures: the memory
+        that ``memory_limit`` limits, the resident memory, and that of the control group.
+        ``it.memory_report()`` returns the same for a running iterator. Before the first iteration,
+        only the division is known.
         """
         found: MemoryReport = (
             wiring().memory(self._node, self._settings, self._coming)
@@ -258,27 +259,28 @@ class Results:
         """Return ``n`` iterables over one run, for ``n`` ranks: element g goes to rank g mod n.
 
         No row is dropped: the first ranks get one element more if n does not divide their number.
-        ``equal="drop"`` cuts all to the shortest rank, ``"pad"`` gives ranks that are short a copy
-        of the stream's last element. Each iteration of a rank is its part of the next epoch. A slow
-        rank delays the other ranks once 1,024 elements, or a tenth of the memory limit, wait for
-        it. ``state_dict()`` of a rank is the state of all ranks after as many steps: after a
-        restart, every rank of a split, into whatever number, loads a state of the same step. A rank
-        that is closed, or whose iterator is dropped, gives up the rest of its share of that epoch.
+        ``equal="drop"`` truncates all ranks to the shortest one; ``"pad"`` appends a copy of the
+        stream's last element to short ranks. Each iteration of a rank is its part of the next
+        epoch. A slow rank delays the other ranks once 1,024 elements, or a tenth of the memory
+        limit, wait for it. ``state_dict()`` of a rank is the state of all ranks after the same
+        number of steps: after a restart, every rank of a split into any number of ranks loads a
+        state of the same step. A rank that is closed, or whose iterator is dropped, loses the rest
+        of its share of that epoch.
 
         Without ``job_name`` the ranks are threads of this process, and a list is returned. With
         ``job_name``, they are processes that all make this call, and each gets its own iterable:
         ``rank`` and ``n`` are read from RANK and WORLD_SIZE if not given. Rank 0 runs its own
-        pipeline, whatever the other ranks wrote, and serves the other ranks: on one host through
-        loopback, on several at ``address="host:port"`` of rank 0, with the same secret in DML_TOKEN
-        everywhere. A reader acknowledges an element by asking for the next one; elements that a
-        dead reader has not acknowledged go to the process that takes its rank after it. Rank 0
-        ends, or its ``close()`` returns, once every connected reader, however slow, has read its
-        share to the end or has closed it.
+        pipeline, ignores those of the other ranks, and serves them: on one host through loopback,
+        on several at ``address="host:port"`` of rank 0, with the same secret in DML_TOKEN on all
+        hosts. A reader acknowledges an element by asking for the next one; elements that a dead
+        reader has not acknowledged go to the process that takes its rank after it. Rank 0 ends, or
+        its ``close()`` returns, once every connected reader, however slow, has read its share to
+        the end or has closed it.
 
-        Raise PlanError where the ranks are not known, or if one thread reads ranks in turn and
-        would wait without end. Raise ResumeMismatchError for states of different steps. Raise
-        WorkerLostError when rank 0 is gone, or a rank that the other ranks wait for, and from
-        ``close()`` of rank 0 if its own share ended and that of a rank without a reader did not.
+        Raise PlanError if the ranks are not known, or if one thread reads several ranks and would
+        wait forever. Raise ResumeMismatchError for states of different steps. Raise WorkerLostError
+        if rank 0, or a rank that others wait for, has died; ``close()`` of rank 0 also raises it if
+        its own share has ended but that of a rank without a reader has not.
         """
         ways, known = splitting(), self._settings.watchdog_s
         if job_name is None:
@@ -287,7 +289,7 @@ class Results:
         return ways.member(job_name, self._dealt, equal, known, **asked)
 
     def _dealt(self) -> Elements:
-        """Return the next epoch's iterator for ranks, which makes elements only on request."""
+        """Return the next epoch's iterator for ranks, which computes elements only on request."""
         return iter(self).when_asked()
 
     @door

@@ -1,4 +1,4 @@
-"""The session opens runs: a node and its settings become an optimized plan and an iterator."""
+"""The session opens runs: it turns a node and settings into an optimized plan and an iterator."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ SHARING = ("auto", "threads", "processes")
 
 
 def optimized(node: Node, settings: Settings) -> Optimized:
-    """Return the results of all steps of compilation of ``node``; cached with the node.
+    """Return the results of all compilation phases of ``node``; cached with the node.
 
-    What runs learn about the program (compiled kernels, whether a lifted function agrees with the
-    original) is attached to the objects of the result, so that all epochs share it. The pipeline is
-    optimized again if a function's behaviour changed through a global variable.
+    Knowledge from runs (compiled kernels, whether a lifted function agrees with the original) is
+    attached to the objects of the result, so that all epochs share it. The pipeline is optimized
+    again if a function's behaviour changed through a global variable.
     """
     held: dict[tuple[object, ...], Optimized] = node.memo.setdefault("stations", {})
     key = (settings.seed, settings.optimize, settings.disable_rules, settings.autocache)
@@ -105,7 +105,7 @@ def optimized(node: Node, settings: Settings) -> Optimized:
 
 
 def arrangement(node: Node, settings: Settings) -> Arrangement:
-    """Return how a run of ``node`` is arranged, cached until ``node`` is optimized again."""
+    """Return the arrangement of a run of ``node``, cached until ``node`` is optimized again."""
     made = optimized(node, settings)
     if settings.executor in GIVEN:  # not cached: equal settings may name other clusters
         return arranged(made, settings, without(settings))
@@ -185,12 +185,12 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
 
 
 def _record(collector: Collector, settings: Settings, event: Event) -> None:
-    """Send ``event`` to telemetry; users' values stay in texts only if settings allow that."""
+    """Send ``event`` to telemetry, without users' values unless settings allow them."""
     collector.record(event if settings.plain_text else unsaid(event))
 
 
 def _scale(account: Account, streaming: Streaming, settings: Settings, asked: Autoscale) -> None:
-    """Let the run scale its cluster. Raise PlanError if the executor has no cluster."""
+    """Enable the run to scale its cluster. Raise PlanError if the executor has no cluster."""
     if settings.executor != "distributed":
         raise not_scaled(f"executor={settings.executor!r} has no workers that come and go")
     # loaded by a run that asks for it, as it loads Dask
@@ -241,7 +241,7 @@ def streamed(
 ) -> tuple[Streaming, RunResources]:
     """Return ``epoch`` of ``node`` as a stream that is not opened yet, and the run's resources.
 
-    ``among`` runs share the memory equally. If the settings ask for it, samples are verified.
+    ``among`` runs share the memory equally. If the settings say so, samples are verified.
     """
     made = arrangement(node, settings)
     stations, settings = made.stations, made.settings
@@ -414,7 +414,7 @@ def _shared(
     ledger: Ledger | None,
     stage_bytes: int,
 ) -> Ledger | None:
-    """Return the slot ledger of a plan, its inputs and nested plans; None if all is sequential."""
+    """Return the ledger shared by a plan and the plans of its inputs; None if all is sequential."""
     if ledger is None and any(map(has_parallel_work, plan.all)):
         ledger = Ledger(slots=settings.executor in SHARING)
         ledger.declare(slots)
@@ -425,12 +425,12 @@ def _shared(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Nesting:
-    """Runs the pipelines that users' functions return, inside a run with ``settings``.
+    """Runs the pipelines that users' functions return, within a run with ``settings``.
 
     Rows lost in nested pipelines count against the ``allowance`` of the outer run. The thread that
     requests rows computes them, unless the outer run has worker processes and reads nested
-    pipelines side by side: then these processes call the functions, within the slots of ``ledger``,
-    except for pipelines that are too short to profit or cannot be sent to processes.
+    pipelines concurrently. These processes then call the functions, within the slots of ``ledger``,
+    except for pipelines that are too short to benefit or cannot be sent to processes.
     """
 
     settings: Settings
@@ -468,7 +468,7 @@ class Nesting:
         return NestedFlow(run, epoch, position, self.allowance)
 
     def reading(self, flows: int, at_once: int | None) -> SideBySide | None:
-        """Return a reader that opens ``flows`` flows ahead, in threads; None to read one by one."""
+        """Return a reader that prefetches from ``flows`` flows in threads, or None."""
         from dml.exec.streams.read_ahead import side_by_side
 
         tunes = self.settings.tunes
@@ -478,7 +478,7 @@ class Nesting:
 
 
 def fingerprint_parts(node: Node, settings: Settings, domain: str) -> str:
-    """Return the fingerprint and title of each operator by itself, one operator per line."""
+    """Return each operator's own fingerprint and title, one operator per line."""
     normal = optimize(node, settings.seed).normalized
     return "\n".join(f"{name[:16]}  {title}" for title, name in parts_of(normal, _domain(domain)))
 

@@ -1,4 +1,4 @@
-"""Verbs that write all rows to files: one for each format."""
+"""Verbs that write all rows to files are defined here, one for each format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Sinks(Results):
-    """Verbs that write rows as they are made, into a folder that appears when it is complete."""
+    """Verbs that write rows as they are computed, into a folder that appears once complete."""
 
     @door
     def write_parquet(
@@ -37,15 +37,16 @@ class Sinks(Results):
         the next write removes the remains. ``overwrite`` replaces a folder of rows. Files are
         ``part-00000.parquet`` and so on, with checksums, and ``read_parquet(path)`` gives the same
         rows. Batches are written as rows. One row group is in memory at a time: 32 MiB,
-        ``row_group_size`` rows, or what ``memory_limit`` allows. Does not count as an epoch.
+        ``row_group_size`` rows, or less if ``memory_limit`` requires it. This does not count as an
+        epoch.
 
-        ``path`` may be a URL such as "s3://bucket/folder", which ``storage_options`` open. Files
+        ``path`` may be a URL such as "s3://bucket/folder", opened with ``storage_options``. Files
         are then written to the folder for temporary files, and uploaded when all are complete; if
         that fails, the uploaded files are removed, and nothing is replaced. ``lazy`` writes nothing
-        yet: give the result to ``dml.collect_all``, which runs shared steps once.
+        yet: pass the result to ``dml.collect_all``, which runs shared steps once.
 
         Raise PlanError for a ``path`` that is not empty and for invalid options, SchemaError for
-        columns that Parquet cannot hold, SourceError if the disk is full or cannot be written.
+        columns that Parquet cannot represent, SourceError if the disk is full or not writable.
         """
         from dml.io.files import write_formats
 
@@ -90,7 +91,7 @@ class Sinks(Results):
     ) -> Written:
         """Write as ``write_parquet`` does, but ORC files, ``part-00000.orc`` and so on.
 
-        Raise SchemaError for columns that ORC cannot hold: unsigned numbers, times of day,
+        Raise SchemaError for columns that ORC cannot represent: unsigned numbers, times of day,
         durations, tensors. Timestamps are read back in nanoseconds. ORC has no checksums.
         """
         from dml.io.files import write_formats
@@ -157,10 +158,11 @@ class Sinks(Results):
     ) -> Written:
         """Write as ``write_parquet`` does, but TFRecord files, ``part-00000.tfrecord`` and so on.
 
-        A row is a ``tf.train.Example``. Features hold integers and booleans as int64, float32,
-        texts and bytes, and lists and tensors of these; a null is a missing feature. No types or
-        shapes are stored. If ``raw``, the only column, bytes, has the records. Raise SchemaError
-        for float64, uint64, dates, times, structs, nulls in lists, and rows over 32 MiB.
+        A row is a ``tf.train.Example``. Features can be integers and booleans (as int64), float32,
+        texts, bytes, and lists and tensors of these; a null is a missing feature. No types or
+        shapes are stored. If ``raw``, the values of the only column, bytes, are the records. Raise
+        SchemaError for float64, uint64, dates, times, structs, nulls in lists, and rows over 32
+        MiB.
         """
         from dml.io.tfrecord import tfrecord_writer
 
@@ -218,7 +220,7 @@ class Sinks(Results):
         """Pass all rows, in order, to a ``dml.DataSink``; return the result of its ``finish``.
 
         Rows come in groups of about 32 MiB or less, from this process. If anything fails, ``abort``
-        of the sink is called. Batches are passed as their rows. Does not count as an epoch. Raise
+        of the sink is called. Batches are passed as rows. This does not count as an epoch. Raise
         PlanError if ``sink`` is no DataSink; raise SourceError for errors of the sink.
         """
         from dml.exec.writing import file_writer, user_sink
@@ -248,9 +250,9 @@ class Sinks(Results):
 
         The table is created if it does not exist; otherwise ``mode`` says what happens: "error",
         "append", or "overwrite", after which earlier versions can still be read. A run that fails
-        commits nothing; a vacuum of the table removes files that it wrote. Does not count as an
-        epoch. Needs the extra "delta". Raise PlanError for another mode; raise SourceError for
-        errors of the library.
+        commits nothing; a vacuum of the table removes files that it wrote. This does not count as
+        an epoch. It needs the extra "delta". Raise PlanError for another mode; raise SourceError
+        for errors of the library.
         """
         lakes, rows = self._as_stream("write_delta")
         done: int = lakes.write_delta(rows, path, mode, storage_options, partition_by)
@@ -279,7 +281,7 @@ class Sinks(Results):
         return lake_writer, lake_writer.RowStream(streaming, epoch, cuts)
 
     def _write(self, *fields: Any, lazy: bool) -> Written:
-        """Run a ``WriteRequest`` of ``fields``; if ``lazy``, leave that to ``dml.collect_all``."""
+        """Run a ``WriteRequest`` with ``fields``, or only return it if ``lazy``."""
         from dml.exec.writing import file_writer
 
         asked = file_writer.WriteRequest(*fields)

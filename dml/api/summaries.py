@@ -1,4 +1,4 @@
-"""Verbs that compute figures of columns in one pass, and verbs that answer without reading."""
+"""Verbs that compute statistics of columns, and verbs that need no data, are defined here."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def foresight() -> ModuleType:
 
 
 class SummaryVerbs(Results):
-    """Verbs that return figures; none of them counts as an epoch.
+    """Verbs that return statistics; none of them counts as an epoch.
 
-    Figures are exact, rounded once, so they have the same bits with any executor, number of workers
-    and size of partitions. Nulls are left out; NaN is a value. Reading holds one batch in memory.
+    Statistics are exact and rounded once, so they have the same bits with any executor, number of
+    workers and partition size. Nulls are ignored; NaN is a value. One batch is in memory at a time.
     """
 
     @door
     def min(self, column: str) -> Any:
-        """Return the least value of ``column``; None if it has none, NaN if it contains NaN.
+        """Return the least value of ``column``; NaN if any is NaN, None if all are null.
 
-        For numbers, texts, bytes, dates and times; raise SchemaError for other types.
+        The column has numbers, texts, bytes, dates or times; raise SchemaError for other types.
         """
         return self._figure("min", column)
 
@@ -66,7 +66,7 @@ class SummaryVerbs(Results):
     def std(self, column: str) -> float | None:
         """Return the sample standard deviation of ``column``, computed with the divisor n - 1.
 
-        None for fewer than two values. Otherwise as ``mean``.
+        Return None for fewer than two values. Otherwise as ``mean``.
         """
         found: float | None = self._figure("std", column)
         return found
@@ -93,9 +93,9 @@ class SummaryVerbs(Results):
     def unique(self, column: str) -> list[Any]:
         """Return the distinct values of ``column``, null included, in order of first appearance.
 
-        All NaNs are one value, as are 0.0 and -0.0, returned as the one that comes first. Holds the
-        distinct values and one batch in memory. Raise MemoryContractError if the values do not fit
-        into their part of ``memory_limit``; raise SchemaError for lists, structs and tensors.
+        All NaNs are one value, as are 0.0 and -0.0, returned as the one that comes first. The
+        distinct values and one batch are in memory. Raise MemoryContractError if the values exceed
+        their share of ``memory_limit``; raise SchemaError for lists, structs and tensors.
         """
         from dml.exec.delivery import column_figures
 
@@ -155,7 +155,7 @@ class SummaryVerbs(Results):
     # ------------------------------------------------------------------- without reading, if known
 
     def cardinality(self) -> int | float | None:
-        """Return the number of elements, ``math.inf`` if endless, or None if only reading tells."""
+        """Return the number of elements; ``math.inf`` if endless, None if it must be counted."""
         from dml.exec.delivery import known_length
 
         found: int | float | None = known_length.counted(self._node)
@@ -204,19 +204,20 @@ class SummaryVerbs(Results):
         step_s: float | None = None,
         rows_per_s: float | None = None,
     ) -> WhatIf:
-        """Forecast a run with other resources: its time, its bottleneck, and how good that is.
+        """Forecast a run with other resources: its time, its bottleneck, and a lower bound.
 
         Arguments not given are as in the settings. Each worker beyond the present ones brings its
         own core; ``gpus`` and ``resources`` are those of all workers together; ``storage_gbps`` is
-        the bandwidth of storage, in Gbit/s, a limit in addition to the reading time measured so
-        far; a training loop takes ``step_s`` seconds per element (None: as in the last run here).
-        With ``rows_per_s``, find the number of workers that reaches this rate.
+        the storage bandwidth in Gbit/s, a limit in addition to the measured reading time; a
+        training loop takes ``step_s`` seconds per element (None: as in the last run here). With
+        ``rows_per_s``, find the number of workers that reaches this rate.
 
         Nothing runs, and no epoch is counted. The scheduler of real runs schedules simulated tasks
-        on a hypothetical cluster; the answer also gives a bound that no schedule could beat.
-        Figures are those of the last iteration of this pipeline here, else of earlier runs, else
-        guesses, and the answer says which (docs/what_if.md: what is left out). Raise PlanError for
-        invalid numbers, needed resources that no worker has, and a cluster without ``workers=``.
+        on a hypothetical cluster; the answer also gives a bound that no schedule could beat. Costs
+        are those of the last iteration of this pipeline in this process, else of earlier runs, else
+        guesses; the answer says which. docs/what_if.md lists what is not modelled. Raise PlanError
+        for invalid numbers, needed resources that no worker has, and a cluster without
+        ``workers=``.
         """
         asked = (workers, memory, gpus, resources, storage_gbps, step_s, rows_per_s)
         last = self._node.memo.get("report")

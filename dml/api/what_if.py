@@ -1,4 +1,4 @@
-"""Forecast runs with other resources: settings, plan and costs go to the run simulator."""
+"""Runs with other resources are forecast by simulating the plan with estimated costs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Last:
 
     @staticmethod
     def of(events: Sequence[Event], fingerprint: str) -> Last:
-        """Read the last run from ``events``; no data unless it ended and is of ``fingerprint``."""
+        """Read the last run from ``events``; empty unless it ended and is of ``fingerprint``."""
         started = [each for each in events if isinstance(each, RunStarted)]
         ended = [each for each in events if isinstance(each, RunFinished)]
         same = started and started[-1].fingerprints.get("fleet") == fingerprint
@@ -248,7 +248,7 @@ def what_if(
 
 
 class _Foreseeing:
-    """One forecast: computes operator costs once, and simulates runs with any resources."""
+    """One forecast: it computes operator costs once, and simulates runs with any resources."""
 
     def __init__(
         self, node: Node, settings: Settings, asked: WhatIfSettings, events: Sequence[Event]
@@ -266,7 +266,7 @@ class _Foreseeing:
         self.rows = self.works[len(self.plan.operators) - 1].rows_out
 
     def answer(self) -> WhatIf:
-        """Forecast the present run, the requested one, and one with more of its bottleneck."""
+        """Forecast the present run, the requested one, and one with a wider bottleneck."""
         asked = self.asked
         now = self._now()
         if asked.rows_per_s is not None:
@@ -294,7 +294,7 @@ class _Foreseeing:
             return None
 
     def _usual(self) -> int | None:
-        """Return the number of workers in the settings; None if only a cluster's run shows it."""
+        """Return the number of workers in the settings; None if it is known only during a run."""
         if self.settings.executor == "distributed" and self.settings.num_workers == AUTOTUNE:
             return None
         return RunResources.of(self.settings, self.plan).workers
@@ -418,7 +418,7 @@ class _Foreseeing:
 
 
 def _growing(rate: Callable[[int], float], target: float) -> int:
-    """Return a number of workers whose ``rate`` reaches ``target`` rows/s, or no longer grows."""
+    """Return a number of workers whose ``rate`` reaches ``target`` rows/s or stops growing."""
     workers = 1
     # without rows the rate is 0 for any number of workers
     while 0 < (found := rate(workers)) < REACHED * target and workers < MOST_WORKERS:
@@ -431,7 +431,7 @@ def _growing(rate: Callable[[int], float], target: float) -> int:
 
 
 def _ahead_from_s(settings: Settings) -> float:
-    """Return the seconds per element above which a run makes elements ahead of the consumer."""
+    """Return the seconds per element above which a run computes elements ahead of the consumer."""
     if settings.executor == "sync" or settings.prefetch == 0:
         return math.inf
     return SLOW_S if settings.prefetch == AUTOTUNE else 0.0

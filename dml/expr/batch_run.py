@@ -39,4 +39,4 @@ class SliceableFlow(Protocol):
         """Return a function that gives the position after a number of rows of the current block."""
 
     def pull(self, most: int) -> Block | None:
-        """See ``Flow.pull``."""
+        """Return up to ``most`` rows, as ``Flow.pull`` does."""

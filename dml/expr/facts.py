@@ -1,4 +1,4 @@
-"""Operators state facts about themselves, from which optimizer rules derive allowed rewrites."""
+"""Operators declare facts about themselves, from which optimizer rules derive valid rewrites."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ENDLESS = 1 << 32
 
 
 class Rows(enum.Enum):
-    """How an operator changes the sequence of elements; the default assumes the least."""
+    """How an operator changes the sequence of elements; the default is the most general change."""
 
     SOURCE = "makes rows"
     SAME = "one out per one in, same order"
@@ -86,7 +86,7 @@ class Needs:
 
     @property
     def undeclared(self) -> bool:
-        """Whether a task occupies one processor, as it does unless something is requested."""
+        """True if a task occupies one processor, the default if nothing is requested."""
         return self.num_cpus == 1 and not (self.num_gpus or self.resources)
 
     def parameters_text(self) -> str:

@@ -1,9 +1,9 @@
-"""Flows deliver elements in order, from any saved position on; operators read flows as input.
+"""Flows deliver elements in order, from any saved position on; operators read their input as flows.
 
 Operators whose outputs depend on one row alone only transform blocks (``run``). All other operators
-read an ordered stream, a ``Flow``: it returns up to ``most`` elements at a time, and a position
-from which a new flow would return exactly the remaining elements. Positions are plain JSON values
-made of cuts of the source, discards and small remainders; they never hold rows.
+read an ordered stream, a ``Flow``, which returns up to ``most`` elements at a time, and a position
+from which a new flow returns exactly the remaining elements. Positions are plain JSON values: cuts
+of the source, numbers of rows to discard, and small states. They never contain rows.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Spill(Protocol):
 class CachedBlock(NamedTuple):
     """A cached block: ``first`` elements precede it; ``before`` and ``after`` are positions.
 
-    The positions are those of the cache's input right before and right after the block. Where one
-    of them was not recorded, an earlier position takes its place: the one before element ``since``
+    The positions are those of the cache's input right before and right after the block. If one of
+    them was not recorded, it is replaced by an earlier position: the one before element ``since``
     (for ``before``) or before element ``until`` (for ``after``).
     """
 
@@ -131,7 +131,7 @@ class NothingKept:
 class NothingStored:
     """Stores no rows of any step; the base class of stores that cache the rows of steps.
 
-    A level is a sequence of consecutive steps of a stage, cut behind each step that is stored.
+    A level is a sequence of consecutive steps of a stage that ends with a stored step.
     """
 
     looks = False
@@ -144,12 +144,13 @@ class NothingStored:
     def level(self, entry: Any, steps: Any, first: int, below: Any) -> Any:
         """Return the level of ``steps``, which reads the level ``below`` (None: the source).
 
-        ``entry`` stores the rows of the last step. Step ``first`` of the stage is the first one.
+        ``entry`` stores the rows of the last step; ``first`` is the index in the stage of the first
+        step.
         """
         raise NotImplementedError
 
     def looking(self, entry: Any, steps: Any, first: int, below: Any) -> Any:
-        """Return the level of ``steps`` that store nothing, but may find their rows in the cache.
+        """Return the level of ``steps`` that are not stored, but may find their rows in the cache.
 
         ``entry`` is used to look for these rows; other arguments are as for ``level``.
         """
@@ -168,7 +169,7 @@ nothing_kept, nothing_stored = NothingKept(), NothingStored()
 
 
 def nobody_counts(_error: DmlError, _rows: int) -> None:
-    """Ignore an error that cost rows: the default of ``At.lost``, without any count."""
+    """Ignore an error that cost rows; the default of ``At.lost``."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -178,12 +179,12 @@ class At:
     ``schemas`` is part of a checkpoint: for each function without a declared result type, it has
     the types that the first rows in source order settled, by the operator's digest in hex.
     ``budget`` is the number of bytes that one stream operator may hold before it spills.
-    ``hold_bytes`` limits an operator that cannot spill, and what a block operator gathers of one
-    atom. ``keep`` returns the cached prefix of a cache operator's input, ``store`` the entry for a
-    stored step's rows in an epoch. ``lost`` is called with each error that cost rows, and the
-    number of these rows; with ``bounded``, each call comes at the error's place among the returned
-    rows. ``nested`` opens pipelines that a function returned; ``trays`` has preallocated memory for
-    results of functions.
+    ``hold_bytes`` limits the memory of an operator that cannot spill, and the rows of one atom that
+    a block operator gathers. ``keep`` returns the cached prefix of a cache operator's input, and
+    ``store`` the entry for a stored step's rows in an epoch. ``lost`` is called with each error
+    that cost rows and the number of these rows; if ``bounded``, this happens between the rows
+    before and after the error. ``nested`` opens pipelines that a function returned; ``trays`` has
+    preallocated memory for results of functions.
     """
 
     epoch: int
@@ -234,10 +235,10 @@ end of the input."""
 
 
 class LocalFlow:
-    """Rows computed from ``input`` piece by piece, each piece independently of the others.
+    """Rows computed from ``input`` piece by piece, where each piece is independent of the others.
 
-    A position has the input's position before the current piece, and the number of output rows of
-    this piece that were returned: on resumption these rows are computed again and dropped.
+    A position contains the input's position before the current piece, and the number of returned
+    output rows of this piece, which a resumption computes again and discards.
     """
 
     def __init__(
@@ -358,7 +359,7 @@ class BatchFlow:
 class Again:
     """Elements computed by ``make`` from the whole input, which is always read from its start.
 
-    A position counts the returned elements: on resumption they are computed again and dropped.
+    A position counts the returned elements, which a resumption computes again and discards.
     """
 
     def __init__(
@@ -426,7 +427,7 @@ class GatherQuota:
         return self
 
     def take(self, block: Block) -> None:
-        """Count ``block`` as held; raise MemoryContractError if the blocks exceed the quota."""
+        """Add the size of ``block``; raise MemoryContractError if the sum exceeds the quota."""
         self.rows += block.n
         self.held_bytes += GATHERED * block.nbytes
         if self.held_bytes > self.most_bytes:

@@ -1,4 +1,4 @@
-"""Resources that a user requests for a step are validated here: CPUs, GPUs, memory, concurrency."""
+"""Resources that a user requests for an operator are validated here: CPUs, GPUs, memory, calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators open the pipelines that a user's function returned through these interfaces."""
+"""Operators use these interfaces to open pipelines that a user's function returned."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ReadingAhead(Protocol):
 
 
 class Nested(Protocol):
-    """Opens pipelines inside of a run."""
+    """Opens pipelines inside a run."""
 
     def __call__(self, node: Any, epoch: int, position: Any, most_bytes: int, /) -> Any:
         """Return the flow of ``node`` over ``epoch``, from ``position`` (None: the start).

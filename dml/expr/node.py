@@ -1,9 +1,9 @@
-"""A node is one immutable step of a pipeline; its constructor validates it.
+"""A node is one immutable operator of a pipeline; its constructor validates it.
 
 A node is a frozen dataclass. Fields annotated ``Node`` or ``tuple[Node, ...]`` are its inputs. The
 constructor derives schema and digest, so that errors name the user's own line. Nodes are never
-modified: ``replace`` returns a changed copy. The facts that a node states about itself (``rows``,
-``reads``, ``total`` ...) are pessimistic unless the operator overrides them.
+modified: ``replace`` returns a changed copy. The facts that a node declares (``rows``, ``reads``,
+``total`` ...) are pessimistic unless the operator overrides them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def op(cls: T) -> T:
 
 
 class Node:
-    """One step of a pipeline; the constructor validates it."""
+    """One operator of a pipeline; the constructor validates it."""
 
     field_names: ClassVar[tuple[str, ...]] = ()
     input_names: ClassVar[tuple[str, ...]] = ()
@@ -152,7 +152,7 @@ class Node:
         """Raise PlanError for invalid parameters; the default accepts all parameters."""
 
     def stands(self) -> bool:
-        """Return True if facts from users' functions hold: no global that they read has changed."""
+        """Return True if facts about users' functions still hold: no global they read changed."""
         return True
 
     def infer(self) -> Schema:
@@ -266,7 +266,7 @@ class Node:
         return made.placed(self.where)
 
     def placed(self, where: str) -> Self:
-        """Set the user's line to ``where``, unless that is ""; return this node."""
+        """Set the user's source line to ``where``, unless that is ""; return this node."""
         if where:
             object.__setattr__(self, "where", where)
         return self
@@ -332,7 +332,7 @@ class Node:
         return f"{type(self).__name__}({self.parameters_text()})"
 
     def label(self) -> str:
-        """Return the title, followed by the user's line if it is known."""
+        """Return the title, followed by the user's source line if it is known."""
         return f"{self.title()}, written in {self.where}" if self.where else self.title()
 
     def __repr__(self) -> str:
@@ -340,7 +340,7 @@ class Node:
 
 
 def epochs_at(steps: Sequence[Node], epoch: int) -> list[int]:
-    """Return the epoch that each of consecutive ``steps`` runs when the last one runs ``epoch``."""
+    """Return the epoch that each of ``steps`` computes if the last one computes ``epoch``."""
     found = [epoch] * len(steps)
     for number in range(len(steps) - 1, -1, -1):
         found[number], epoch = epoch, steps[number].turn(epoch)

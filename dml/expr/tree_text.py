@@ -11,7 +11,7 @@ def as_html(text: str) -> str:
 
 
 class Page(str):
-    """A string whose repr, in Python and in notebooks, is the string itself without quotes."""
+    """A string that Python and notebooks display as it is, without quotes."""
 
     __slots__ = ()
 
@@ -23,7 +23,7 @@ class Page(str):
 
 
 def tree(root: Node) -> str:
-    """Return the tree below ``root``, a step per line, output first; other inputs are indented."""
+    """Return the tree below ``root``, one operator per line, last first, side inputs indented."""
     lines: list[str] = []
     node: Node | None = root
     while node is not None:

@@ -1,6 +1,6 @@
-"""Users' functions are called here, and nowhere else, since they may raise any exception.
+"""Users' functions, which may raise any exception, are called only here.
 
-A function is called once per row, in order, never with zero rows. When it raises, the rows before
+A function is called once per row, in order, and never with zero rows. If it raises, earlier rows
 keep their results, and the error that follows them names the row.
 """
 
@@ -25,7 +25,7 @@ from dml.kernels.rows.ids import RowIds
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class UserFunction:
-    """A callable and its fingerprint ``digest``, which with a ``reason`` is for this run only.
+    """A callable and its fingerprint ``digest``; if there is a ``reason``, only for this run.
 
     ``purity`` is "" if the function is proven to be a pure function of its row, else the reason why
     it could not be proven. ``declared`` is the value of ``pure=``, which overrides ``purity``;
@@ -55,7 +55,7 @@ class UserFunction:
 
     @property
     def code(self) -> Callable[..., Any]:
-        """The user's callable, without a limit of its time."""
+        """The user's callable, without the time limit."""
         return self.unlimited or self.call
 
     def caught(self, work: Callable[..., None], *args: Any) -> BaseException | None:
@@ -158,9 +158,9 @@ class NotConstructedError(Exception):
 
 
 class TimedOutError(Exception):
-    """A call took longer than ``seconds``, its limit, and was given up.
+    """A call took longer than ``seconds``, its limit, and was abandoned.
 
-    ``too_many`` is True if earlier calls that were given up still run in the same thread's place.
+    ``too_many`` is True if the calling thread has too many abandoned calls that still run.
     """
 
     def __init__(self, seconds: float, *, too_many: bool = False) -> None:
@@ -217,7 +217,7 @@ def _timed_out(error: TimedOutError, fn: UserFunction, what: str) -> FunctionTim
 
 
 def blamed(error: DmlError, ids: RowIds, row: int) -> DmlError:
-    """Set ``error.row_id`` to the id of row ``row``, which caused it; return the error.
+    """Set ``error.row_id`` to the id of row ``row``, which caused the error; return the error.
 
     Readers derive file and row number from the id.
     """

@@ -1,4 +1,4 @@
-"""Sources read files, tables and objects, and writers encode rows: a folder for each format.
+"""Sources that read files, tables and objects, and file writers, have one folder per format.
 
 source = read_parquet("data/*.parquet")          # a plan node; reads footers, no rows
 unit = source.unit(0)                            # the first of ``source.unit_count`` row groups

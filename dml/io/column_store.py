@@ -29,7 +29,7 @@ class ColumnStore:
     """Columns of ``rows`` rows each, with the Arrow types of ``schema``; compared by content.
 
     Arrays given by the user are referenced, never copied or written, so a later change to an array
-    changes the data. Such columns are ``lent``: their digest is computed again at every request.
+    changes the data. Such columns are ``lent``: their digest is computed anew at every request.
     """
 
     schema: Schema
@@ -61,7 +61,7 @@ class ColumnStore:
         return any(self._name_of(piece * each) != names[piece] for piece in pieces)
 
     def _name_of(self, start: int) -> bytes:
-        """Return the digest of the ``atom_rows`` rows from row ``start`` on, or of the rest."""
+        """Return the digest of up to ``atom_rows`` rows from row ``start`` on."""
         stop = min(start + self.atom_rows, self.rows)
         pairs = zip(self.stored, self.schema.values(), strict=True)
         return digest(*(_content(to_arrow(slice_of(c, start, stop), kind)) for c, kind in pairs))
@@ -92,7 +92,7 @@ def columns_of(
 ) -> ColumnStore:
     """Build columns from named, typed values; raise SourceError for none or unequal lengths.
 
-    ``lent`` says that other code may own and change the memory of the values.
+    ``lent`` is True if other code may own and change the memory of the values.
     """
     if not typed:
         raise SourceError(
@@ -164,7 +164,7 @@ def stored_arrow(column: pa.Array | pa.ChunkedArray) -> tuple[pa.DataType, Store
 
 
 def content_bytes(column: Stored, kind: pa.DataType, rows: int) -> int:
-    """Return the bytes of the values of ``rows`` rows, without chunks, slices and validity."""
+    """Return the bytes of the values in ``rows`` rows, without validity and unused buffer parts."""
     if code_of(kind) != "arrow":
         return rows * int(np.prod(shape_of(kind), dtype=int)) * np.dtype(code_of(kind)).itemsize
     return arrow_bytes(column)

@@ -56,7 +56,7 @@ def reaches(array: pa.Array | pa.ChunkedArray, limit: float) -> bool:
 
 
 def long_integers(data: bytes) -> np.ndarray:
-    """Return the end offsets of integers in ``data`` too long to be certainly exact in float64."""
+    """Return the end offsets of integers in ``data`` that may be inexact in float64."""
     stored = np.frombuffer(b"\n%b\n" % data, np.uint8)
     others = np.flatnonzero((stored < ZERO) | (stored > NINE))
     places = np.flatnonzero(np.diff(others) > EXACT_DIGITS)
@@ -66,7 +66,7 @@ def long_integers(data: bytes) -> np.ndarray:
 
 
 def holding(name: str, spelled: Sequence[str], digits: int) -> pa.DataType | None:
-    """Return the type that represents all integers ``spelled``; None if a text is no integer.
+    """Return the type that represents all integers ``spelled``; None if one is not an integer.
 
     None is also returned for a plus sign and for no texts. The type is int64, else uint64, else a
     decimal. Raise RowError for an integer of more than ``digits`` digits.

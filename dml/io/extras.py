@@ -20,7 +20,7 @@ QUERY = re.compile(r"(\w+://[^\s?'\"]*)\?[^\s'\"]*")
 
 
 def extra(module: str, door: str, name: str) -> Any:
-    """Import and return the optional module ``module``, which the public function ``door`` needs.
+    """Import and return the optional module ``module``, required by the public function ``door``.
 
     If the module is not installed, raise PlanError with the command that installs dml[``name``].
     """

@@ -1,4 +1,4 @@
-"""Python values become typed columns here; errors name the first row that does not fit."""
+"""Python values are converted to typed columns; errors name the first row that does not fit."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _first_bad(values: Sequence[Any], kind: pa.DataType | None) -> int:
 
 
 def _stranger(values: Sequence[Any], name: str) -> SourceError:
-    """Build the error for a value of an unsupported type, or of a type unlike earlier values."""
+    """Build the error for a value of an unsupported type, or of another type than earlier ones."""
     first: tuple[int, type] | None = None
     for row, value in enumerate(values):
         if value is None:

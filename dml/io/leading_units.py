@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Leading(PartOf):
     """The first ``units`` read units of ``whole``, with unchanged numbers, rows and ids.
 
-    Plans use this source if no later unit is needed; users do not write it. ``row_count`` stays
-    that of ``whole``, since orders and positions are those of ``whole``.
+    Plans use this source if no later unit is needed; users do not write it. ``row_count`` is that
+    of ``whole``, since orders and positions are those of ``whole``.
     """
 
     whole: Source

@@ -1,4 +1,4 @@
-"""Base class of sources that consist of some read units of another source."""
+"""The base class of sources that consist of some read units of another source."""
 
 from __future__ import annotations
 

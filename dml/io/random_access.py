@@ -1,4 +1,4 @@
-"""Base class of sources with random access, in which every atom is a unit of its own."""
+"""The base class of sources with random access, in which every atom is a unit."""
 
 from __future__ import annotations
 

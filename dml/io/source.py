@@ -1,9 +1,9 @@
 """A source is a leaf of a pipeline: named data, divided into read units, and units into atoms.
 
-An atom is a fixed run of rows that depends on the data alone; a unit is the smallest part that must
-be decoded in order (such as a row group), so the atoms of a unit never become separate tasks.
-Positions, row ids and randomness are defined on atoms; partitions are formed from atoms at run
-time and cannot be observed in results.
+An atom is a fixed sequence of rows that depends on the data alone. A unit is the smallest part that
+must be decoded in order (such as a row group), so two tasks never decode the same unit. Positions,
+row ids and randomness are defined on atoms; partitions are formed from atoms at run time and cannot
+be observed in results.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ ATOM_BYTES = 8 << 20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unit:
-    """A part of a source that is decoded in order, as ``atoms`` runs of rows.
+    """A part of a source that is decoded in order and has ``atoms`` atoms.
 
-    The first atom has number ``atom``. All atoms have ``atom_rows`` rows except the last, which has
-    the rest. ``place`` is a description for users (``"part-3.parquet, row group 7"``), ``nbytes``
+    The first atom has number ``atom``. All atoms have ``atom_rows`` rows, except that the last may
+    have fewer. ``place`` is a description for users (``"part-3.parquet, row group 7"``), ``nbytes``
     the estimated decoded size of all columns; ``file`` and ``row_group`` locate rows that lie in
     files. The run sets ``at_once`` (memory suffices to decode the whole unit in one call, which may
-    be faster) and ``most_bytes`` (the memory that one atom may take).
+    be faster) and ``most_bytes`` (the memory limit of one atom).
 
-    A unit is *open* if its number of rows, perhaps zero or unbounded, is only known after reading:
+    A unit is *open* if its number of rows, possibly zero or unbounded, is only known after reading:
     ``atoms`` and ``rows`` are then None, ``nbytes`` is the size of an atom, and the following atoms
     have no numbers (``atom`` is None).
     """
@@ -187,7 +187,7 @@ class Source(Node):
         return None
 
     def likeness(self) -> bytes:
-        """Return a cheap digest: equal for equal data, mostly different for different data."""
+        """Return a cheap digest: equal for equal data, and usually different for different data."""
         return b""
 
     def rows_at(self, index: np.ndarray, columns: tuple[str, ...]) -> Block:

@@ -74,7 +74,7 @@ class UnitShard(PartOf):
 
     @cached_property
     def row_count(self) -> int | None:
-        """Number of rows of the shard; None if ``source`` does not know its own."""
+        """Number of rows of the shard; None if that of ``source`` is unknown."""
         if self.source.row_count is None or not self._units:
             return None if self._units else 0
         if self._equal is None:
@@ -150,7 +150,7 @@ class UnitShard(PartOf):
 
 
 def divided(node: Node, num_shards: int, index: int, by: str) -> Node:
-    """Return ``node`` over every ``num_shards``-th unit, or file, of its source.
+    """Return ``node`` over every ``num_shards``-th unit or file (``by``) of its source.
 
     Raise PlanError if an operator of ``node`` has several inputs, or combines rows of several
     atoms, and for ``by="files"`` if the source does not read files.

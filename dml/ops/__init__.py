@@ -1,4 +1,4 @@
-"""Operators are nodes of a pipeline, one to a file: fields, schema, facts, and their work.
+"""Operators are nodes of a pipeline; each file defines one: fields, schema, facts, execution.
 
 first = Take(Filter(source, predicate), 10)   # nodes are nested: the input is the first field
 first.schema                                  # inferred from the input's schema

@@ -10,7 +10,7 @@ from dml.udfs.calling.error_policy import Skipping
 
 
 class FunctionNode(Skipping):
-    """The base of operators that replace each element by what their function makes of it."""
+    """The base of operators that replace each element by the result of a function."""
 
     declared: Schema | None
 

@@ -1,8 +1,8 @@
 """Filters are tested for implication, and columns are derived from stored columns.
 
-Only certain implications are found: a filter implies another filter if both are the same, or if
-both compare one value with constants of one type. Source: answering queries using views, Halevy
-2001, limited to single conjuncts and to values of equal names.
+A filter implies another filter if both are equal, or if both compare the same value with constants
+of one type; other implications are not found. Source: answering queries using views, Halevy 2001,
+limited to single conjuncts and to values of equal names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOTS = frozenset({"col", CALL, *KEYED})
 
 
 class Conjunct(NamedTuple):
-    """One filter by name, and if it compares with a constant: the value, ``op``, the constant.
+    """One of the filters of a relation, and the constant with which it compares a value, if any.
 
     ``value`` is a digest of the compared value and the constant's type, "" for any other filter.
     ``bound`` is the constant.
@@ -97,12 +97,12 @@ def _sure(number: Any) -> bool:
 
 
 def implied(stored: Iterable[Conjunct], asked: Sequence[Conjunct]) -> bool:
-    """Return True if all rows that pass ``asked`` are among those that passed ``stored``."""
+    """Return True if every row that passes ``asked`` has also passed ``stored``."""
     return all(any(mine.implies(theirs) for mine in asked) for theirs in stored)
 
 
 class Derivation(NamedTuple):
-    """Filters that remain to be applied to stored rows, then an expression for each column."""
+    """The filters still to be applied to stored rows, and an expression for each column."""
 
     residual: tuple[Value, ...]
     columns: Columns
@@ -123,8 +123,8 @@ def made_of(
     """Return how ``columns`` of rows that pass ``predicate`` are derived from ``stored`` columns.
 
     ``stored`` maps names of values to names in the store; its rows have passed the filters named
-    ``passed``. Returns None if a remaining filter needs a value that is not stored, or may fail. A
-    column that needs such a value, or may fail, is left out.
+    ``passed``. Return None if a remaining filter needs a value that is not stored, or may fail.
+    Columns that need such a value, or may fail, are omitted.
     """
     passed, rewriting = frozenset(passed), _Rewriting(stored, naming)
     residual = []

@@ -1,8 +1,8 @@
-"""A relation describes a step's rows and columns as filters and values over a step below.
+"""A relation describes an operator's rows and columns as filters and values over a lower one.
 
-As far down as operators keep rows by expressions and compute columns one by one, each column is a
-value over the columns below, whatever the order and the names in which it was written. So two
-pipelines can be compared filter by filter and column by column, and a pipeline can be cut down to
+While operators keep rows by expressions and compute columns one by one, each column is a value over
+the columns of a lower operator, independent of the order and names in the written pipeline. So two
+pipelines can be compared filter by filter and column by column, and a pipeline can be reduced to
 some of its columns.
 """
 
@@ -29,9 +29,9 @@ Columns = tuple[tuple[str, Value], ...]
 
 
 class Relation(NamedTuple):
-    """The rows of the step ``base`` that pass all of ``predicate``, and ``columns`` over them.
+    """The rows of the operator ``base`` that pass all of ``predicate``, and ``columns`` over them.
 
-    ``base`` is the number of steps below that step: 0 for the source.
+    ``base`` is the number of operators below that operator: 0 for the source.
     """
 
     base: int
@@ -40,7 +40,7 @@ class Relation(NamedTuple):
 
 
 class Projected(NamedTuple):
-    """A step that computes only some of its columns, and its place above the source."""
+    """An operator that computes only some of its columns, and its index above the source."""
 
     place: int
     node: Node
@@ -106,7 +106,8 @@ class Naming:
     def group(self, rows: str, columns: Columns) -> str:
         """Return the name of ``columns`` of the rows named ``rows``, in any order.
 
-        All parts of a cache entry name a column alike, whichever pipeline stored the part.
+        All parts of a cache entry use the same name for a column, whichever pipeline stored the
+        part.
         """
         return digest("columns", rows, sorted((self(value), name) for name, value in columns)).hex()
 
@@ -114,7 +115,7 @@ class Naming:
 def projected(
     nodes: Sequence[Node], start: int, wanted: Collection[str] | None
 ) -> tuple[list[Projected], frozenset[str] | None]:
-    """Return the nodes from index ``start`` on, without columns that ``wanted`` does not need.
+    """Return the nodes from index ``start`` on, reduced to the columns that ``wanted`` needs.
 
     If ``wanted`` is None, all columns are needed. The second value is the set of columns that these
     nodes read from below; None if they may read all.
@@ -138,7 +139,7 @@ def _spared(node: Node, needed: frozenset[str] | None) -> bool:
 
 
 def _read(node: Node, needed: frozenset[str] | None) -> frozenset[str] | None:
-    """Return the input columns that a node reads for its ``needed`` columns; None: maybe all."""
+    """Return the input columns that a node reads for its ``needed`` columns; None: possibly all."""
     match node:
         case Segment():
             values = (*node.predicate, *(value for _, value in _needed_columns(node, needed)))
@@ -163,11 +164,11 @@ def _cut(node: Node, below: Node, needed: frozenset[str] | None) -> Node:
 
 @dataclasses.dataclass(frozen=True)
 class StoreQuery:
-    """The names under which a store is searched for the rows of a step, in any process.
+    """The names under which a store is searched for the rows of an operator, in any process.
 
-    ``names`` has the names of the rows of the source and of every step above it, the last step's
-    included; ``functions`` name the behaviour of these steps' functions. ``above`` names the steps
-    above the highest stored one, independent of their input rows; "" if none is stored.
+    ``names`` has the names of the rows of the source and of every operator above it, up to the
+    last; ``functions`` name the behaviour of these operators' functions. ``above`` names the
+    operators above the highest stored one, independent of their input rows; "" if none is stored.
     """
 
     names: tuple[str, ...]

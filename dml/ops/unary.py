@@ -1,4 +1,4 @@
-"""Operators with the columns of their one input share a base, and functions that check inputs."""
+"""Operators with one input whose columns they keep share a base and checks of their input."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def names_text(node: Any) -> str:
 
 
 def require_rows(given: Node, verb: str, does: str = "works on", try_: str = "") -> None:
-    """Raise PlanError if ``given`` is batched; ``verb``, ``does``, ``try_`` are for the message."""
+    """Raise PlanError if ``given`` is batched; other arguments are for the error message."""
     if given.batched:
         raise PlanError(
             f"{verb} after batch",
@@ -43,7 +43,7 @@ def require_rows(given: Node, verb: str, does: str = "works on", try_: str = "")
 
 
 def require_unbatched(given: Node, verb: str, try_: str = "") -> None:
-    """Raise PlanError if ``given`` is batched, for a ``verb`` that makes batches itself."""
+    """Raise PlanError if ``given`` is batched, for a ``verb`` that itself forms batches."""
     if given.batched:
         raise PlanError(
             f"{verb} over batches",

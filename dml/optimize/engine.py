@@ -22,7 +22,7 @@ def no_clock() -> float:
 
 
 class Shown(Protocol):
-    """The input or result of a rule in the trace: an operator, or a plan in the making."""
+    """The input or result of a rule in the trace: an operator, or an incomplete plan."""
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -44,7 +44,7 @@ class Applied:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refused:
-    """A rewriting that a reader may expect, and why it would be wrong or save no time."""
+    """A rewriting that a reader might expect, and the reason why it would be wrong or useless."""
 
     what: str
     why: str
@@ -52,14 +52,14 @@ class Refused:
 
 @dataclasses.dataclass
 class RuleTrace:
-    """Every rewriting of one optimization in order, and the near misses of its result."""
+    """All rewritings of one optimization in order, and the refused ones (near misses)."""
 
     clock: Clock = no_clock
     applied: list[Applied] = dataclasses.field(default_factory=list)
     refused: list[Refused] = dataclasses.field(default_factory=list)
 
     def note(self, rule: NamedRule, before: Shown, after: Shown, started: float) -> None:
-        """Record that ``rule`` made ``after`` of ``before``, in the time since ``started``."""
+        """Record that ``rule`` replaced ``before`` by ``after`` in the time since ``started``."""
         self.applied.append(Applied(rule, before, after, (self.clock() - started) * 1e6))
 
     def names(self) -> list[str]:
@@ -128,7 +128,7 @@ class Engine:
         return found
 
     def _hold(self, rule: Rule, before: Node, after: Node) -> None:
-        """Check that a rewriting keeps the schema and terminates; tests check rows by an oracle."""
+        """Check that a rewriting keeps the schema and that rewriting ends; tests check the rows."""
         self.steps += 1
         if before.schema.known and after.schema != before.schema:
             raise InternalError(

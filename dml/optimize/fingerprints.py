@@ -36,10 +36,10 @@ Memo = dict[int, Value]
 
 
 def fingerprint_of(normal: Node, domain: Domain, seed: int, memo: Memo | None = None) -> str:
-    """Return the hex name of a normal form; ``domain`` decides which pipelines differ in name.
+    """Return the fingerprint of a normal form in hex; ``domain`` decides which parts it covers.
 
-    The result domain includes the content of the source, and the default seed if an operator draws
-    with it. ``memo`` saves work if several names of one normal form are derived.
+    The result domain covers the content of the source, and the default seed if an operator draws
+    with it. ``memo`` saves work when several fingerprints of one normal form are computed.
     """
     memo = {} if memo is None else memo
     name = _chained(normal, domain, memo, identified=domain is Domain.RESULT)
@@ -49,10 +49,10 @@ def fingerprint_of(normal: Node, domain: Domain, seed: int, memo: Memo | None = 
 
 
 def resuming_name(normal: Node, plan: Plan, memo: Memo) -> str:
-    """Return the hex name of the plans that a saved position fits: program and seeds, without data.
+    """Return the hex name of the plans that can resume a position: operators and seeds, no data.
 
-    The operators over the stream are part of the name: positions count the elements that pass
-    there, and one pipeline may have other steps there if it is run as written, or rewritten.
+    The name covers the operators over the stream, because positions count their elements. These
+    operators may differ between the written and the optimized plan of a pipeline.
     """
     name = _chained(normal, Domain.RESULT, memo, identified=False)
     steps = [
@@ -72,10 +72,10 @@ def kept_name(
 
 
 def _lasting_name(cache: Node, seed: int, *rewriting: object) -> bytes:
-    """Return the name of a cache's input as a plan runs it, for every process on any machine.
+    """Return the name of a cache's input as a plan runs it, valid in every process and machine.
 
-    It includes everything that decides the bytes. It also includes the operators themselves, since
-    they decide the meaning of a position, and where in the tree types settled.
+    It covers everything that decides the bytes. It also covers the operators themselves, which
+    decide the meaning of a position, and the places in the tree at which types settled.
     """
     below = cache.inputs[0]
     memo: Memo = {}
@@ -87,10 +87,10 @@ def _name_here(cache: Node, seed: int, *rewriting: object) -> bytes:
     """Return the name of a cache's input in this process, as a plan runs it.
 
     The name includes the result fingerprint, which decides the bytes (a source that is open here
-    need not be read for it). It also includes what decides the meaning of positions and settled
-    types: the seed, the tree as it is run, and ``rewriting``, which says whether and by which rules
-    the tree was rewritten. Functions count by their current behaviour, and functions that are
-    declared impure differ from all others.
+    need not be read for it). It also includes the parts that decide the meaning of positions and
+    settled types: the seed, the executed tree, and ``rewriting`` (whether, and by which rules, the
+    tree was rewritten). Functions count by their current behaviour, and functions that are declared
+    impure differ from all others.
     """
     below = cache.inputs[0]
     now = [name_now(fn) + fn.nonce for node in below.walk() if (fn := node.calls) is not None]
@@ -114,9 +114,9 @@ def stored_name(below: Node, seed: int) -> str:
 
 
 def asked_names(below: Node, seed: int) -> StoreQuery:
-    """Return the names for stored rows of ``below`` and of every step under it.
+    """Return the names for stored rows of ``below`` and of every operator below it.
 
-    Each name is the ``stored_name`` of its step. ``below`` must be one chain, without side inputs.
+    Each name is the ``stored_name`` of its operator. ``below`` must be a chain without side inputs.
     """
     memo: Memo = {}
     chain = below.chain()
@@ -153,7 +153,7 @@ def _stored(
 
 
 def _release(library: ModuleType) -> str:
-    """Return the major and minor version of a library that decides values."""
+    """Return the major and minor version of a library whose version can change values."""
     return ".".join(str(library.__version__).split(".")[:2])
 
 
@@ -201,7 +201,10 @@ def parts_of(normal: Node, domain: Domain) -> list[tuple[str, str]]:
 
 
 def name_parts(node: Node, domain: Domain, memo: Memo, *, identified: bool = False) -> list[object]:
-    """Return what names ``node`` apart from its inputs; ``identified`` adds its data's identity."""
+    """Return the parts of the fingerprint of ``node``, without its inputs.
+
+    With ``identified``, the identity of its data is one of them.
+    """
     kind = type(node).__name__
     if isinstance(node, Source):
         return [kind, node.digest, *([node.identity()] if identified else [])]

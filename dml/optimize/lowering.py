@@ -33,7 +33,7 @@ LOWERINGS: tuple[NamedRule, ...] = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlanReading:
-    """A plan in the making, for the trace: the reading stage, and the operators right above."""
+    """An incomplete plan in the trace: the reading stage, and the operators directly above it."""
 
     stage: Stage
     above: tuple[Node, ...]
@@ -96,7 +96,7 @@ def _read(stage: Stage) -> tuple[object, ...]:
 
 
 def _passed(root: Node, lowerings: Sequence[NamedRule], trace: RuleTrace) -> Node:
-    """Return ``root`` after the whole-pipeline passes; record each segment that a pass changed."""
+    """Return ``root`` after the whole-pipeline passes; ``trace`` records changed segments."""
     for each in lowerings:
         if isinstance(each, Pass):
             started, before = trace.clock(), root.chain()
@@ -108,11 +108,11 @@ def _passed(root: Node, lowerings: Sequence[NamedRule], trace: RuleTrace) -> Nod
 
 
 def _cut(stage: Stage) -> tuple[Stage, tuple[Link, ...]]:
-    """Return the stage up to the first step with special needs, then a link per run of equal needs.
+    """Return the stage up to its first step with resource needs, then a link per group of steps.
 
-    Neighbours of equal needs run in one task, other operators never do: a task that had the
-    resources of both would leave one resource idle while it uses the other. Source: the streaming
-    batch model, 4.2.
+    Consecutive steps with equal needs form a group, which runs in one task. Steps with unequal
+    needs never share a task: it would keep one resource idle while it uses the other. Source: the
+    streaming batch model, 4.2.
     """
     runs = [(needs, tuple(steps)) for needs, steps in groupby(stage.steps, lambda step: step.needs)]
     first = runs.pop(0)[1] if runs and runs[0][0] == Needs() else ()
@@ -120,7 +120,7 @@ def _cut(stage: Stage) -> tuple[Stage, tuple[Link, ...]]:
 
 
 def _typed(nodes: Sequence[Node]) -> None:
-    """Raise InternalError if the types of a segment are not those that a rewriting declared."""
+    """Raise InternalError if a segment's types differ from those that a rewriting declared."""
     for node in nodes:
         if isinstance(node, Segment) and node.infer() != node.schema:
             raise InternalError(
@@ -132,7 +132,7 @@ def _typed(nodes: Sequence[Node]) -> None:
 
 
 def described(plan: Plan) -> dict[str, object]:
-    """Return the plan as a dict of plain values, for people and for events."""
+    """Return the plan as a dict of plain values, for printing and for events."""
     return {
         "source": plan.stage.source.title(),
         "columns": list(plan.stage.columns),

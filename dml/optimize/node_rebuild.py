@@ -1,4 +1,4 @@
-"""Nodes are rebuilt without deriving again what a rewriting preserves: schema, place and line.
+"""Nodes are rebuilt with the old schema, place and source line, without deriving them again.
 
 A node that a user writes is checked and typed when it is created. The result of a rewriting has the
 schema of the node that it replaces, and takes that schema over. ``lowering`` types every segment
@@ -21,7 +21,7 @@ LASTING = ("schema", "ordinal", "level", "where")
 
 
 def segment(given: Node, predicate: tuple[Value, ...], env: Env, like: Node) -> Segment:
-    """Return a segment over the input ``given``, with the schema, place and line of ``like``."""
+    """Return a segment over the input ``given``, with schema, place and source line of ``like``."""
     made = object.__new__(Segment)
     made.__dict__.update(_lasting(like), input=given, predicate=predicate, env=env)
     return _settled(made)
@@ -40,7 +40,7 @@ def beside(node: N, fn: Callable[[Node], Node], like: Node) -> N:
 def over(node: N, fn: Callable[[Node], Node]) -> N:
     """Return ``node`` with inputs replaced by ``fn(input)``; ``node`` itself if none changed.
 
-    Inputs of another schema (which no rewriting makes) are checked as if newly written.
+    If an input has another schema, which no rewriting causes, the node is checked like a new one.
     """
     before: dict[int, Node] = {}
 
@@ -75,7 +75,7 @@ def _changed(node: N, new: dict[str, object]) -> N:
 
 
 def _lasting(node: Node) -> dict[str, object]:
-    """Return attributes of ``node`` that stay valid in a copy, and its segments by schema."""
+    """Return attributes that stay valid in a copy of ``node``, including its memoized segments."""
     known = {name: getattr(node, name) for name in LASTING}
     if "_segments" in node.__dict__ and not isinstance(node, Segment):
         known["_segments"] = node.__dict__["_segments"]

@@ -111,8 +111,8 @@ NONE: frozenset[str] = frozenset()
 class Optimized:
     """One pipeline after each phase: written, normalized, chosen, physical; and the trace.
 
-    Fingerprints are derived from ``normalized``, which therefore does not include where operators
-    run. ``without`` are the names of the rules that were switched off.
+    Fingerprints are derived from ``normalized``, so it does not contain the place where operators
+    run. ``without`` contains the names of the disabled rules.
     """
 
     written: Node
@@ -134,7 +134,7 @@ def normalize(root: Node, trace: RuleTrace, without: frozenset[str] = NONE) -> N
 
 
 def anywhere(root: Node) -> Node:
-    """Return the pipeline without resource needs; ``root`` itself if it has none."""
+    """Return the pipeline without resource requests; ``root`` itself if it has none."""
     below, *rest = root.chain()
     for node in rest:
         below = _anywhere(node, below)
@@ -148,7 +148,7 @@ def _anywhere(node: Node, below: Node) -> Node:
 
 
 def switched(rules: tuple[N, ...], without: frozenset[str]) -> tuple[N, ...]:
-    """Return those of ``rules`` that are not switched off by ``without``."""
+    """Return those of ``rules`` that ``without`` does not disable."""
     return tuple(rule for rule in rules if rule.name not in without) if without else rules
 
 

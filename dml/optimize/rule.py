@@ -1,10 +1,10 @@
-"""A rule is one better way to write or to run a pipeline, with its law and its source.
+"""A rule is a way to write or run a pipeline better, with its law and the source of the idea.
 
 A ``Rule`` rewrites one node, looking at the nodes below it. A ``Pass`` rewrites a whole pipeline,
-from its end. A ``Lowering`` changes a plan in the making: the reading stage, and the operators over
+from its end. A ``Lowering`` changes an incomplete plan: its reading stage, and the operators over
 the stream. A ``Choice`` lists the ways in which a plan may be run, and costs select one of them; a
 ``Joint`` is such a choice about several pipelines. All of them have names, are recorded in the
-trace, and may be switched off.
+trace, and can be disabled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class NamedRule:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rule(NamedRule):
-    """A rewrite of nodes of ``kinds``; ``absorbed`` marks the laws of the normal form.
+    """A rewriting of nodes of ``kinds``; ``absorbed`` marks the laws of the normal form.
 
     With ``over``, the rule is only tried on nodes whose first input is of one of these kinds.
     """
@@ -60,7 +60,7 @@ class Lowering(NamedRule):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Joint(NamedRule):
-    """A choice about several pipelines that run together."""
+    """A choice among the ways to run several pipelines together."""
 
     choose: Callable[..., object]
 
@@ -75,7 +75,7 @@ class Choice(NamedRule):
 def rule(
     *kinds: type[Node], source: str, over: tuple[type[Node], ...] = (), absorbed: bool = False
 ) -> Callable[[Rewrite], Rule]:
-    """Make a rule of a function ``node -> better node or None``; its first doc line is the law."""
+    """Turn a function ``node -> better node or None``, whose docstring is the law, into a rule."""
     return lambda fn: Rule(fn.__name__, _first_line(fn), source, kinds, fn, absorbed, over)
 
 
@@ -84,19 +84,19 @@ law = functools.partial(rule, absorbed=True)
 
 
 def whole(source: str) -> Callable[[Callable[[Node], Node]], Pass]:
-    """Make a pass of a function ``root -> root``; its first doc line is the law."""
+    """Turn a function ``root -> root``, whose docstring is the law, into a pass."""
     return lambda fn: Pass(fn.__name__, _first_line(fn), source, fn)
 
 
 def lowering(
     source: str,
 ) -> Callable[[Callable[[Stage, tuple[Node, ...]], Split]], Lowering]:
-    """Make a lowering of a function of a stage and its stream; its first doc line is the law."""
+    """Turn a function of a stage and its stream, whose docstring is the law, into a lowering."""
     return lambda fn: Lowering(fn.__name__, _first_line(fn), source, fn)
 
 
 def choice(source: str) -> Callable[[Callable[[Plan, Any], Any]], Choice]:
-    """Make a choice of a function of a plan and a machine; its first doc line is the law."""
+    """Turn a function of a plan and a machine, whose docstring is the law, into a choice."""
     return lambda fn: Choice(fn.__name__, _first_line(fn), source, fn)
 
 

@@ -1,8 +1,8 @@
-"""The operators of a plan get names for telemetry: equal names mean equal work per row.
+"""Operators of a plan are named for telemetry; operators of equal names do equal work per row.
 
-The name in the cost domain is that of the operator alone, over its input types: neither the origin
-of the rows nor the names of columns matter. The name in the fleet domain also covers all steps
-below, which decide how many rows the operator outputs per input row.
+The name in the cost domain covers the operator and its input types, but neither the origin of the
+rows nor column names. The name in the fleet domain also covers all operators below, which affect
+how many rows the operator outputs per input row.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def kept_name(below: bytes, parts: Sequence[Value]) -> str:
 
 
 def work_name(node: Segment) -> str:
-    """Return the name in the cost domain of a segment, for which no plan is needed."""
+    """Return a segment's name in the cost domain, which does not require a plan."""
     taken = node.input.schema
     shapes: dict[int, bytes] = {}
     predicate = [_shape(part, taken, shapes) for part in node.predicate]
@@ -84,7 +84,7 @@ def _read(plan: Plan) -> bytes:
 
 
 def _work(node: Node, plan: Plan, memo: Memo) -> str:
-    """Return the name of the work of ``node`` per row, in the cost domain."""
+    """Return the name of ``node`` in the cost domain, which stands for its work per row."""
     kind = type(node).__name__
     if isinstance(node, Source):
         order = plan.stage.order

@@ -25,7 +25,7 @@ def user_function(  # noqa: PLR0917 (the first four of any callable, the others 
     constructed: tuple[Any, Any] = ((), None),
     most: int | None = 1,
 ) -> UserFunction:
-    """Return ``fn`` with its fingerprint; if it has none, a digest of ``nonce``, for this run only.
+    """Return ``fn`` with its fingerprint, or with a digest of ``nonce`` that is valid in this run.
 
     A class whose instances are callable is one stateful function: it is ``constructed`` from these
     positional and keyword arguments in each process that calls it, at most ``most`` times. ``verb``
@@ -115,12 +115,12 @@ def name_now(fn: UserFunction) -> bytes:
 
 
 def as_now(fn: UserFunction) -> UserFunction:
-    """Return ``fn`` with the digest ``name_now``."""
+    """Return ``fn`` with ``name_now(fn)`` as its digest."""
     return dataclasses.replace(fn, digest=name_now(fn))
 
 
 def name_when_run(fn: UserFunction) -> bytes:
-    """Return ``name_now(fn)``, but for a class the digest of its current state and arguments."""
+    """Return ``name_now(fn)``; for a class, the digest of its current state and arguments."""
     from dml.udfs.identity.function_fingerprint import identify  # noqa: PLC0415
 
     call: Any = fn.call
@@ -134,7 +134,7 @@ def name_when_run(fn: UserFunction) -> bytes:
 
 
 def _refuse(fn: Any, verb: str, *, constructs: bool) -> None:
-    """Raise PlanError if ``fn`` cannot be called on rows, or is given constructor arguments."""
+    """Raise PlanError if ``fn`` is not callable, or constructor arguments do not apply to it."""
     if constructs:
         raise PlanError(
             f"{verb} with arguments for the constructor of {fn!r}",

@@ -28,8 +28,8 @@ prints any pipeline after the step "physical". `tests/flows/test_trace.py` gener
 the page, and fails if the page differs from what dml prints.
 
 The data is one Parquet file with 1,000 flights in ten row groups of 100 rows, in ascending order
-of `day`. With `atom_rows=50`, each row group consists of two atoms. An atom is a fixed run of rows,
-in which saved positions are counted.
+of `day`. With `atom_rows=50`, each row group consists of two atoms. An atom is a fixed sequence of
+rows, in which saved positions are counted.
 
 ```python
 ds = (
@@ -54,13 +54,14 @@ WHY = {
     "segment, that is, a node that computes and filters columns. `Take(3)` batches\nhas become "
     "`Take(12)` rows, so that it lies beside `Skip(1)`.",
     "chosen": "The pipeline after the rewrites that depend on the data. None applies here. "
-    "`Take(12)` would be dropped, for example,\nif the file had at most 13 rows.",
+    "If the file had at most 13 rows,\nfor example, `Take(12)` would be dropped: after `Skip(1)`, "
+    "at most 12 rows are left.",
     "physical": "The plan that runs. Operators marked `block` run on blocks of rows, in parallel "
     "tasks. Operators marked `stream` run on the\nstream of rows, in order. `state` is the size "
     "that an operator adds to a saved position, and `resume` the work that is repeated\nwhen a "
     "run resumes. Three of the four columns are decoded. Row groups of early days are never read.",
     "graph": "The division of the source into tasks. A unit is the data that one reader must "
-    "decode in order, here a row group.\nA task reads a run of units.",
+    "decode in order, here a row group.\nA task reads consecutive units.",
     "rules": "Every rewrite that was applied, in order, with the node before and after it and the "
     "origin of the rule. After these,\nevery rewrite that almost applied, marked `refused`, with "
     "the reason.",

@@ -1,1 +1,1 @@
-"""Functions that start a Dataset: from files, from objects, from several datasets."""
+"""Functions here create a Dataset from files, from objects, or from several datasets."""

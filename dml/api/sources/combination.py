@@ -1,4 +1,4 @@
-"""Functions that make one Dataset of several."""
+"""Functions that combine several Datasets into one are defined here."""
 
 from __future__ import annotations
 
@@ -50,18 +50,19 @@ sample_from_datasets = interleave_datasets = mix
 def collect_all(datasets: Any) -> list[Any]:
     """Run several pipelines as one; return ``to_arrow()``, or the completed write, of each.
 
-    A write is given as ``write_...(lazy=True)``. Steps from the source on that several pipelines
-    share run once: always if one of these steps calls a function that is not proven pure, which
-    then sees each row once, and otherwise if that is expected to cost less. Pipelines with equal
-    options and epoch share a dataset that all of them contain, or one that is written the same;
-    they do not part below a step that depends on the source's atoms, such as ``map_batches``. Steps
-    that are not shared run in this thread, for one pipeline after the other as rows come. The rows
-    are those of separate runs. Rows that one pipeline has taken and another has not wait in memory,
-    within the limit that all pipelines divide, and on disk beyond it.
+    A write is given as ``write_...(lazy=True)``. Operators from the source on that several
+    pipelines have in common run once: always if one of them calls a function that is not proven
+    pure, which then sees each row once, and otherwise if this is expected to cost less. Pipelines
+    share only if their options and epoch are equal. The shared part ends at a dataset that all of
+    them contain, or that is written in the same way in all; no operator after it may depend on the
+    source's atoms, as ``map_batches`` does. Operators that are not shared run in this thread, for
+    one pipeline at a time. The rows are those of separate runs. Rows that one pipeline has read and
+    another has not are queued in memory, within the limit that all pipelines divide, and beyond it
+    on disk.
 
-    A pipeline that fails is first tried again by itself, unless a function must not be called
-    again. Then the call fails with the error of the first such pipeline in ``datasets``, and no
-    folder appears. ``dml.explain_all`` shows what is shared. Does not count as an epoch.
+    A pipeline that fails is run again separately, unless a function must not be called again. If it
+    fails again, the error of the first such pipeline in ``datasets`` is raised, and no folder
+    appears. ``dml.explain_all`` shows the shared operators. This does not count as an epoch.
     """
     made: list[Any] = _running_together().collected(_wanted("collect_all", datasets))
     return made
@@ -69,7 +70,7 @@ def collect_all(datasets: Any) -> list[Any]:
 
 @door
 def explain_all(datasets: Any) -> str:
-    """Explain what ``dml.collect_all`` would run once, and why; then how each pipeline runs."""
+    """Explain which operators ``dml.collect_all`` would share, and why, and how pipelines run."""
     return Page(_running_together().explained_together(_wanted("explain_all", datasets)))
 
 
@@ -116,7 +117,7 @@ def choose_from_datasets(
     selector: Dataset,
     stop_on_empty_dataset: bool = True,  # noqa: FBT001, FBT002 - as in tf.data
 ) -> Dataset:
-    """For each row of ``selector``, take the next element of the dataset that the row numbers."""
+    """For each row of ``selector``, take the next element of the dataset with that index."""
     chosen = Dataset.choose_from_datasets(datasets, selector, stop_on_empty_dataset)
     return cast("Dataset", chosen)
 

@@ -1,4 +1,4 @@
-"""Functions that read files, one for each format."""
+"""Functions that read files are defined here, one for each format."""
 
 from __future__ import annotations
 
@@ -52,24 +52,24 @@ def read_parquet(
 ) -> Dataset:
     """Read Parquet files, sorted by name; folders such as ``year=2024`` are columns.
 
-    Footers are read now, data when needed: never of files whose folders a filter excludes.
+    Footers are read now, data when needed, and files whose folders a filter excludes never.
 
     Parameters
     ----------
     paths : a file, a folder, a pattern, a URL such as "s3://bucket/folder", or a list of these
-    columns : which columns, in this order; all if None: first the files', then those of paths
+    columns : the columns to read, in this order; None reads all of the files, then those of paths
     union_by_name : whether columns of the files may differ. The result has the columns of any file,
-        in order of first appearance, with nulls in files without them. Of several types it has the
-        widest (int64 for int32 and int64); structs have the fields of all. A value that does not
-        fit, such as 2**53 + 1 as a float, raises when it is read.
-    hive_partitioning : whether folders called ``key=value`` are columns of rows below them. None:
-        those below a given folder or pattern. True: also those in the path of a given file. False:
-        none. Values are int64 if all are whole numbers, date32 if all are dates (2024-02-29), else
-        text, percent-decoded; ``__HIVE_DEFAULT_PARTITION__`` is null. If the files have a column of
+        in order of first appearance, with nulls in files without them. Types are widened (int32
+        and int64 to int64); structs have the fields of all. Reading a value that does not fit,
+        such as 2**53 + 1 as a float, raises.
+    hive_partitioning : whether folders called ``key=value`` add a column ``key`` to the rows of
+        files in them. None: folders below a given folder or pattern do. True: also those in the
+        path of a given file. False: none do. Values are int64 or date32 if all are, else text,
+        percent-decoded; ``__HIVE_DEFAULT_PARTITION__`` is null. If the files have a column of
         that name too, it has the values of the path, in the files' type.
     path_column : the name of a column with the path of each row's file, written as in ``paths``
-    atom_rows : rows of an atom, the unit in which groups and positions are counted
-    storage_options : options of fsspec for opening URLs; never shown
+    atom_rows : rows of an atom, a fixed range of rows in which groups and positions are counted
+    storage_options : options of fsspec for opening URLs; never printed
 
     Raise SourceError for missing or damaged files, and columns or keys that only some of them have.
 
@@ -122,14 +122,12 @@ def read_csv(
 
     Rows of all files are counted at the first use, even of files that a filter on folders excludes.
 
-    Parameters
-    ----------
-    paths, columns, hive_partitioning, path_column, atom_rows, storage_options : as ``read_parquet``
-    schema : types of the files' columns; others have the types of the first rows, for all files
-    delimiter, quote : the characters between values, and around a quoted value
-    header : whether files begin with the names of their columns
-    null_values : further texts that are null. An empty value is null in columns of numbers and
-        times; in columns of text it is null only if ``null_values`` are given
+    Parameters ---------- paths, columns, hive_partitioning, path_column, atom_rows, storage_options
+    : as ``read_parquet`` schema : types of some columns of the files; those of others are inferred
+    from the first rows delimiter, quote : the characters between values, and around a quoted value
+    header : whether files begin with the names of their columns null_values : further texts that
+    mean null. An empty value is null in columns of numbers and times; in columns of text, only if
+    ``null_values`` are given
 
     Raise SourceError if headers or keys differ; while reading, for a row that does not fit.
     """
@@ -156,10 +154,9 @@ def read_json(
 
     Rows of all files are counted at the first use, even of files that a filter on folders excludes.
 
-    Parameters
-    ----------
-    paths, columns, hive_partitioning, path_column, atom_rows, storage_options : as ``read_parquet``
-    schema : types of the files' columns; others have the types of the first rows, for all files
+    Parameters ---------- paths, columns, hive_partitioning, path_column, atom_rows, storage_options
+    : as ``read_parquet`` schema : types of some columns of the files; those of others are inferred
+    from the first rows
 
     Raise SourceError if only some paths have a key; while reading, for a line that does not fit.
     """
@@ -226,8 +223,9 @@ def read_binary_files(
 ) -> Dataset:
     """Read whole files, one row each, as columns "bytes" and "path".
 
-    ``paths`` is a folder, a pattern, a file, or a list of these. Rows have paths relative to the
-    folder that all files share (the same on any machine), or none without ``include_paths``.
+    ``paths`` is a folder, a pattern, a file, or a list of these. Column "path" has paths relative
+    to the common folder of all files, which are the same on any machine; it is omitted unless
+    ``include_paths``.
     """
     from dml.io.binary import binary
 

@@ -1,4 +1,4 @@
-"""Functions that read objects: Python's, and those of other libraries."""
+"""Functions that read Python objects and objects of other libraries are defined here."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def from_arrow(data: Any, *, atom_rows: int | None = None) -> Dataset:
 def from_pandas(frame: Any, *, atom_rows: int | None = None) -> Dataset:
     """Read a pandas DataFrame; named index levels are columns, before the other columns.
 
-    An index without a name is left out. Missing values of pandas (NaN, NaT, NA) are null.
-    Raise SourceError for column names that are no text, or that are not unique.
+    An index without a name is left out. Missing values of pandas (NaN, NaT, NA) are null. Raise
+    SourceError if a column name is not a text, or is not unique.
     """
     from dml.io.memory import frames
 
@@ -95,14 +95,15 @@ def from_generator(
     fingerprint: str | None = None,
     atom_rows: int | None = None,
 ) -> Dataset:
-    """Read the rows that ``fn(*args)`` yields: dicts, or values (column "item"), maybe endless.
+    """Read the rows that ``fn(*args)`` yields, dicts or values (column "item"); may be endless.
 
     ``fn`` is called again for every pass over the rows, and when a run resumes, which then discards
     the rows before its position. One reader calls it: a thread of this process, unless the executor
-    has worker processes or machines. Without ``schema``, ``fn`` is called now as well, and the
-    first rows, 1000 at most, settle names and types, until every column has a value. Rows are
-    passed on ``atom_rows`` (1024) at a time; fewer from a slow generator. SourceError names the row
-    that raised, or does not fit, after the rows before it.
+    has worker processes or machines. Without ``schema``, ``fn`` is also called now, and names and
+    types are inferred from the first rows, up to the one at which every column has had a value, at
+    most 1000. Rows are passed on in blocks of ``atom_rows`` (1024), or fewer from a slow generator.
+    An invalid row, or an error of ``fn``, raises SourceError with the row number, after all earlier
+    rows.
     """
     from dml.io.user import generator
 
@@ -120,10 +121,11 @@ def from_iterable(
 ) -> Dataset:
     """Read any iterable: dicts, or values (column "item").
 
-    An iterable that starts anew is iterated for every pass. An iterator is consumed once, as far as
-    needed, and its rows are kept in a private temporary file, which is deleted with the last
-    pipeline over them. Other processes of this host read that file, and ask this one for more rows.
-    Types are found as in ``from_generator``. The fingerprint is valid in this process only.
+    An iterable that can be restarted is iterated for every pass. An iterator is consumed once, as
+    far as needed, and its rows are kept in a private temporary file, which is deleted with the last
+    pipeline that reads them. Other processes of this host read that file, and ask this one for more
+    rows. Types are inferred as in ``from_generator``. The fingerprint is valid in this process
+    only.
     """
     from dml.io.user import iterator_spool
 
@@ -144,8 +146,9 @@ def from_torch(
 
     A dict has its columns, a tuple the columns ``names`` (or "item_0", "item_1" ...), anything else
     the column "item"; tensors and images become arrays. Names and types are those of the first
-    samples, which are read now, or those of ``schema``. A dataset with ``__getitem__`` is shuffled
-    by index. SourceError names the sample that raised, or does not fit.
+    samples, which are read now, or those of ``schema``. ``shuffle()`` reads a dataset with
+    ``__getitem__`` in shuffled order. SourceError names the sample that raised, or whose type does
+    not fit.
     """
     from dml.io.memory import torch
 
@@ -163,8 +166,8 @@ def from_huggingface(dataset: Any, *, atom_rows: int | None = None) -> Dataset:
     """Read a ``datasets.Dataset`` as it is stored: its files are mapped into memory, not copied.
 
     Images and other features that the library decodes remain encoded, as in the table. If the
-    dataset selects or shuffles rows, its order is used. An ``IterableDataset`` starts anew for
-    every pass. Raise SourceError for a dict of splits: choose one.
+    dataset selects or shuffles rows, its order is used. An ``IterableDataset`` is restarted for
+    every pass. Raise SourceError for a dict of splits: pass one of them.
     """
     from dml.io.memory import huggingface
 
@@ -182,9 +185,9 @@ def from_dask(
     """Read a Dask data frame, array (column "item") or bag; partitions are computed when read.
 
     Each partition is computed by ``scheduler``, with its whole graph, in the worker that reads it.
-    What several partitions depend on is computed for each of them, unless persisted. "distributed"
-    is the scheduler of the current client. Rows are those of ``from_pandas``, ``from_numpy`` or
-    ``from_generator``; types unknown to Dask are those of the first partition.
+    Dependencies of several partitions are computed for each of them, unless persisted.
+    "distributed" is the scheduler of the current client. Rows are those of ``from_pandas``,
+    ``from_numpy`` or ``from_generator``; types unknown to Dask are those of the first partition.
     """
     from dml.io.memory import dask
 
@@ -203,8 +206,8 @@ def read_delta(
     """Read a Delta table at ``version``, or at the latest version at the time of the call.
 
     Files are read in order of their paths, and partition columns are columns of the rows;
-    ``storage_options`` are those of deltalake. Raise SourceError for a ``path`` that is no table,
-    and for tables with column mapping or deletion vectors. Needs the extra "delta".
+    ``storage_options`` are those of deltalake. Raise SourceError if ``path`` is not a table, and
+    for tables with column mapping or deletion vectors. This needs the extra "delta".
     """
     from dml.io.tables import delta
 
@@ -224,7 +227,8 @@ def read_iceberg(
 
     ``table`` is a pyiceberg Table, or its name in the ``catalog`` that pyiceberg is configured
     with. Files are read in order of their paths, columns as the snapshot has them, without deleted
-    rows. Raise SourceError for a table or snapshot that does not exist. Needs the extra "iceberg".
+    rows. Raise SourceError for a table or snapshot that does not exist. This needs the extra
+    "iceberg".
     """
     from dml.io.tables import iceberg
 
@@ -242,8 +246,8 @@ def read_lance(
 ) -> Dataset:
     """Read a Lance dataset at ``version`` (or a tag), or at the latest at the time of the call.
 
-    Rows have random access, so ``shuffle()`` reads them in shuffled order. Raise SourceError for a
-    ``path`` that is no dataset. Needs the extra "lance".
+    Rows have random access, so ``shuffle()`` reads them in shuffled order. Raise SourceError if
+    ``path`` is not a dataset. This needs the extra "lance".
     """
     from dml.io.tables import lance
 
@@ -266,8 +270,8 @@ def read_sql(
     ``connect`` opens a connection for every pass. One thread at a time uses it, but not always the
     same one: sqlite3 needs ``check_same_thread=False``. Passes may differ if the query has no ORDER
     BY or the data changes. ``parameters`` are a list, or a dict where the driver has named
-    parameters. Column names are those of the result; types are found as in ``from_generator``. The
-    fingerprint of the rows is valid in this process only, unless ``fingerprint`` is given.
+    parameters. Column names are those of the result; types are inferred as in ``from_generator``.
+    The fingerprint of the rows is valid in this process only, unless ``fingerprint`` is given.
     """
     from dml.io.tables import sql
 
@@ -288,9 +292,10 @@ def read_zarr(
 ) -> Dataset:
     """Read Zarr arrays along their first axis; the values of arrays with more axes are tensors.
 
-    A group has its arrays (those in ``arrays``) as columns, an array the column "item". Atoms are
-    chunks. Raise SourceError for unequal lengths, and unsupported dtypes. The fingerprint is that
-    of the content, and the arrays must not be written to. Needs the extra "zarr".
+    The columns of a group are its arrays (those in ``arrays``); a single array is the column
+    "item". Atoms are chunks. Raise SourceError for unequal lengths, and unsupported dtypes. The
+    fingerprint is that of the content, and the arrays must not be written to. This needs the extra
+    "zarr".
     """
     from dml.io.tables import zarr
 
@@ -305,7 +310,7 @@ def read_datasource(
     atom_rows: int | None = None,
     **options: Any,
 ) -> Dataset:
-    """Read a ``dml.DataSource``, or one that an installed package offers by name.
+    """Read a ``dml.DataSource``, or one that an installed package registers by name.
 
     A name is that of an entry point of the group "dml.sources": a function, called with
     ``options``, that returns a DataSource. ``fingerprint`` replaces the source's own identity.

@@ -1,1 +1,1 @@
-"""Verbs of a Dataset, by family; each verb checks its arguments and appends a node."""
+"""The verbs of Dataset are defined here by family; each checks its arguments and adds a node."""

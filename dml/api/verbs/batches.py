@@ -1,4 +1,4 @@
-"""Verbs of batches: several rows become one element."""
+"""Verbs that combine several rows into one element, a batch, are defined here."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ class BatchVerbs(StepVerbs):
     ) -> Self:
         """Batch as ``batch`` does, with lists of numbers padded to the longest list of the batch.
 
-        ``padding_values`` is the value to pad with: one, or a dict by column; 0 if None. ``pad_to``
-        is one width for all batches, also by column; raise CastError for a longer list.
+        ``padding_values`` is the value to pad with, or a dict of values by column; None is 0.
+        ``pad_to`` is the width of all batches, or a dict by column; raise CastError for longer
+        lists.
         """
         from dml.ops.batch.pad import Pad, frozen
 
@@ -65,9 +66,9 @@ class BatchVerbs(StepVerbs):
         padding_values: Any = None,
         drop_last: bool = False,
     ) -> Self:
-        """Make batches of rows of similar length: bucket i ends before ``boundaries[i]``.
+        """Batch rows of similar length: bucket i has lengths below ``boundaries[i]``.
 
-        A row's length is that of its list, text or bytes in ``column``, or the whole number there.
+        A row's length is that of its list, text or bytes in ``column``, or an integer in it.
         ``batch_sizes`` is one size for all buckets, or a list with one size per bucket, which is
         one more than there are boundaries. A bucket becomes a batch as soon as it is full;
         incomplete buckets follow at the end, in order. ``pad`` pads lists as ``padded_batch`` does.
@@ -116,12 +117,12 @@ class BatchVerbs(StepVerbs):
     ) -> Self:
         """Pack the lists of several rows into rows with lists of at most ``max_tokens``.
 
-        Every column is a list, as long as that in ``column``. A packed row is made in a bin. A row
-        goes to the first of the open ``bins`` with room ("first_fit") or to the one with the least
-        room that suffices ("best_fit"); a row that fits in none opens another bin, and a bin closes
-        when ``bins`` more have been opened after it. "concat_split" fills one bin after the other
-        and splits rows. ``long`` says what happens to a row that is too long for any bin: "error"
-        (CastError), "truncate" or "drop". An empty list adds nothing.
+        Every column is a list, as long as that in ``column``. A bin collects rows that become one
+        packed row. A row is added to the first open bin with enough space ("first_fit"), or to the
+        one with the least sufficient space ("best_fit"). A row that fits in none opens another bin,
+        and a bin is closed when ``bins`` more have been opened after it. "concat_split" fills one
+        bin after the other and splits rows. ``long`` says what happens to a row that is too long
+        for any bin: "error" (CastError), "truncate" or "drop". An empty list adds nothing.
 
         Adds ``segment_ids`` (1 for the first row in a bin, 2 for the second ...) and ``positions``
         (0, 1, ... in each row). ``pad_value``, a value or a dict by column, makes every list a
@@ -138,7 +139,7 @@ class BatchVerbs(StepVerbs):
     def window(
         self, size: int, shift: int | None = None, stride: int = 1, *, drop_last: bool = True
     ) -> Self:
-        """Make sliding batches: window w has the rows ``w * shift + i * stride``, i < ``size``.
+        """Batch sliding windows: window w has the rows ``w * shift + i * stride``, i < ``size``.
 
         ``shift`` None is ``size``, so that windows do not overlap. ``drop_last=False`` also
         delivers the incomplete windows at the end.
@@ -149,7 +150,7 @@ class BatchVerbs(StepVerbs):
 
 
 def _numbers(name: str, given: Any) -> tuple[Any, ...]:
-    """Return the numbers of a list as whole numbers; the operator checks their values."""
+    """Return a list of numbers as Python integers where possible; the operator checks them."""
     if isinstance(given, list | tuple | range) and not any(map(_no_number, given)):
         return tuple(map(whole, given))
     raise PlanError(

@@ -1,4 +1,4 @@
-"""Verbs that keep computed rows, and report what is kept."""
+"""Verbs that cache computed rows, and report the contents of caches, are defined here."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ class CacheVerbs(StepVerbs):
     """Verbs that fill, inspect and clear caches."""
 
     def cache(self, tier: str = "memory") -> Self:
-        """Keep the elements that flow past, so that later epochs do not compute them again.
+        """Cache the elements that pass, so that later epochs do not compute them again.
 
-        Steps before ``cache()`` run as in epoch 0, whatever the epoch: a shuffle or random function
-        before it is the same in every epoch, one after it goes on changing. The bytes of the result
-        never depend on what is cached. ``stats()`` and ``explain()`` say how much that is.
+        Steps before ``cache()`` always run as in epoch 0: a shuffle or random function before it is
+        the same in every epoch, and one after it changes as usual. Results never depend on which
+        elements are cached; ``stats()`` and ``explain()`` report these.
 
-        ``tier="memory"``: in the process that iterates, from the first element on, as many as fit
-        into half of ``memory_limit`` together with other caches; later epochs compute the rest.
-        Equal pipelines of the process share the elements until the last of them is gone, or
-        ``clear_cache()``.
+        ``tier="memory"`` caches in the process that iterates, from the first element on, as many as
+        fit into half of ``memory_limit`` together with other caches; later epochs compute the rest.
+        Equal pipelines in the process share the elements until the last of them is deleted, or
+        ``clear_cache()`` is called.
 
-        ``tier="disk"``: in the folder of the option ``cache_dir``, by fingerprint, for every later
-        run and other processes. Rows of row functions over one source are stored by the workers,
-        row group by row group (also if they are then batched, whatever the size); rows after a step
-        that depends on order (a shuffle, a join) are stored where elements are delivered. Pipelines
-        that are not equal share the rows and columns that are.
+        ``tier="disk"`` caches in the folder of the option ``cache_dir``, by fingerprint, for all
+        later runs and other processes. Rows of row functions over one source are stored by the
+        workers, row group by row group, also if they are then batched. Rows after a step that
+        depends on order (a shuffle, a join) are stored by the process that delivers elements.
+        Different pipelines share equal rows and columns.
 
         ``tier="auto"`` is ``autocache()``: on disk if that saves time. Raise PlanError for another
         ``tier``.
@@ -54,17 +54,17 @@ class CacheVerbs(StepVerbs):
         """Cache the rows here on disk, as ``cache(tier="disk")`` does, if that saves time.
 
         A run decides at the beginning of each pass: PROFILE computes, as the cost is not known yet;
-        PUT stores missing rows, GET reads stored rows, COMPUTE does neither. The decision weighs
-        the compute time, as measured in earlier passes and runs, the time that the disk takes to
-        write and read so many bytes, and how often the rows will be read. A later ``repeat(n)`` and
-        the option ``epochs`` declare how often; without these, as many more passes are expected as
-        there have been. Any number of ``autocache()`` may be written; at most one of them caches at
-        a time. ``explain()`` and ``cache_status()`` show the decision and its reason. Bytes and
-        order of the result never depend on it.
+        PUT stores missing rows, GET reads stored rows, COMPUTE does neither. The decision depends
+        on the compute time measured in earlier passes and runs, the time to write and read the
+        bytes, and the number of coming reads. A later ``repeat(n)`` and the option ``epochs``
+        declare this number; without them, as many further passes are expected as there were so far.
+        A pipeline may have any number of ``autocache()``; at most one of them caches at a time.
+        ``explain()`` and ``cache_status()`` show the decision and its reason. Bytes and order of
+        the result never depend on it.
 
-        Rows that change in every epoch, because of a shuffle or random function before, still do.
-        ``reuse=4`` draws them once for four epochs, for row functions over one source: the rows of
-        epoch ``e`` are those that the input has in epoch ``e // 4``, cached or not. Raise PlanError
+        Rows that differ in every epoch, because of an earlier shuffle or random function, still
+        differ. ``reuse=4`` draws them once for four epochs, for row functions over one source:
+        epoch ``e`` has the rows of epoch ``e // 4`` of the input, cached or not. Raise PlanError
         over random steps without ``reuse``, and with it over steps that depend on order.
 
         Source: Cachew (Graur et al., ATC 2022), 4.4; Revamper (Lee et al., ATC 2021).
@@ -118,9 +118,9 @@ class CacheVerbs(StepVerbs):
     def materialize(self) -> Self:
         """Compute all rows now and store them on disk; return the pipeline that reads them.
 
-        Needs no more memory than any run. Rows that an earlier run stored are not computed again.
-        Raise PlanError for an endless stream. Raise CacheError, with the reason, if afterwards the
-        store does not hold all rows: the store failed, ``cache_quota`` is used up, or rows were
+        The memory limit is that of any run. Rows that an earlier run stored are not computed again.
+        Raise PlanError for an endless stream. Raise CacheError, with the reason, if the store does
+        not contain all rows afterwards: the store failed, ``cache_quota`` is used up, or rows were
         skipped because of errors; stored rows remain. If nothing can be stored at all, it is raised
         before anything is computed. On a cluster whose machines have cache folders of their own,
         missing rows are not detected.
@@ -159,11 +159,11 @@ class CacheVerbs(StepVerbs):
     def clear_cache(self) -> None:
         """Remove the contents of each ``cache()`` of this pipeline, in this process and on disk.
 
-        Pipelines that share the contents lose them too; results stay the same. On a cluster each
-        worker also removes the same entries on the disk of its machine; a UserWarning names workers
-        that were not reached, or that keep an entry because it is pinned there. Raise CacheError if
-        an entry was pinned by hand: then nothing is removed; also if a store cannot be written:
-        then the entries in this process are gone.
+        Pipelines that share the contents lose them too; results stay the same. On a cluster, each
+        worker also removes these entries on the disk of its machine; a UserWarning names workers
+        that were not reached, or where an entry is pinned. Raise CacheError, without removing
+        anything, if an entry is pinned. Raise it also if a store cannot be written to; the entries
+        in this process are then removed.
         """
         from dml.cache.elements import element_cache
 

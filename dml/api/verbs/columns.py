@@ -1,4 +1,4 @@
-"""Verbs of columns: the same rows with other columns."""
+"""Verbs that change columns and keep rows are defined here."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dml.expr.columns.column import Column, col, wrap
 
 
 class ColumnVerbs(StepVerbs):
-    """Verbs that choose, make and convert columns."""
+    """Verbs that select, compute and convert columns."""
 
     @door
     def select(self, *columns: Any, **named: Any) -> Self:
         """Keep ``columns``, in that order: names, or expressions over the present columns.
 
-        An expression is named by its keyword, or else like the one column that it reads;
-        ``dml.all_columns()`` and ``dml.columns_of(...)`` stand for several columns.
+        An expression has the name of its keyword, else of the only column that it reads;
+        ``dml.all_columns()`` and ``dml.columns_of(...)`` select several columns.
         """
         given = (
             columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
@@ -50,7 +50,7 @@ class ColumnVerbs(StepVerbs):
 
     @door
     def rename(self, names: Mapping[str, str] | None = None, **more: str) -> Self:
-        """Give columns new names: ``rename({"old": "new"})``."""
+        """Rename columns: ``rename({"old": "new"})`` or ``rename(old="new")``."""
         from dml.ops.row.rename import Rename
 
         given = by_name(names, more)

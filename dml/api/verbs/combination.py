@@ -1,4 +1,4 @@
-"""Verbs that combine several pipelines: one after the other, or side by side."""
+"""Verbs that combine several pipelines are defined here: concatenation, zip, mix, join."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class CombineVerbs(StepVerbs):
     def concat(self, *others: Any) -> Self:
         """Append the elements of ``others``, which have the same columns, to this pipeline's.
 
-        The result has this pipeline's settings. It does not depend on how several ``concat`` are
-        nested. Raise SchemaError for columns that differ, by name, type or order.
+        The result has this pipeline's settings. Nesting of several ``concat`` has no effect. Raise
+        SchemaError for columns that differ, by name, type or order.
         """
         from dml.ops.merge.concat import joined
 
@@ -53,12 +53,12 @@ class CombineVerbs(StepVerbs):
     ) -> Self:
         """Take ``block_length`` elements of this pipeline and of each of ``others`` in turn.
 
-        A pipeline that has ended is left out. Raise SchemaError for columns that differ. If the
+        A pipeline that has ended is skipped. Raise SchemaError for columns that differ. If the
         argument is a function, it returns a pipeline for each row of this one, as in tf.data; the
         result has the rows of ``cycle_length`` (4) such pipelines in turn. When a pipeline has
         ended, its turn goes to the pipeline of the next row. Pipelines are opened and read ahead in
-        threads, ``num_parallel_calls`` of them at once: at most ``num_workers``, which None means
-        too; more with ``num_workers="auto"``, if they wait. If it is 1, or all runs in the caller's
+        ``num_parallel_calls`` threads, at most ``num_workers`` (the default); with
+        ``num_workers="auto"``, more if they wait. With 1, or an executor that runs in the caller's
         thread, they are read one by one.
         """
         settings = self._ordered(deterministic, "interleave")
@@ -111,8 +111,8 @@ class CombineVerbs(StepVerbs):
     def mix(self, *others: Any, weights: Sequence[float] | None = None, stop: str = "all") -> Self:
         """Mix elements of this pipeline and of ``others`` in the shares ``weights`` (None: equal).
 
-        In every prefix, each pipeline has its share to within one element, until one pipeline has
-        ended. That ends the mix with ``stop="first"``; else the others go on by their shares.
+        Until a pipeline ends, each pipeline's number of elements in any prefix is within one of its
+        share. With ``stop="first"`` the mix then ends; else the others continue by their shares.
         """
         from dml.ops.merge.mix import Mix, whole_weights
 
@@ -128,12 +128,12 @@ class CombineVerbs(StepVerbs):
         selector: Any,
         stop_on_empty_dataset: bool = True,  # noqa: FBT001, FBT002 - as in tf.data
     ) -> Any:
-        """For each row of ``selector``, take the next element of the dataset that the row numbers.
+        """For each row of ``selector``, take the next element of the dataset with that index.
 
-        ``selector`` has one column of whole numbers, which index ``datasets``. The result ends with
-        the selector, or when a row names a dataset that has ended; without
-        ``stop_on_empty_dataset`` such a row is skipped, and the result ends once all datasets have.
-        A number without a dataset raises CastError where its element would be delivered.
+        ``selector`` has one column of integers, which index ``datasets`` from 0. The result ends
+        with the selector, or when a row selects a dataset that has ended; without
+        ``stop_on_empty_dataset`` such a row is skipped, and the result ends once all datasets have
+        ended. An index out of range raises CastError in place of its element.
         """
         from dml.ops.merge.choose import Choose
 
@@ -157,17 +157,17 @@ class CombineVerbs(StepVerbs):
     ) -> Self:
         """Join each row of this pipeline with each row of ``other`` that has the same key.
 
-        ``how`` is "inner", "left", "right", "outer" ("full"), "semi", "anti" or "cross". Rows come
-        in this pipeline's order, the matches of a row in that of ``other``, and rows of ``other``
-        without a match at the end. After this pipeline's columns come those of ``other`` without
-        its keys, with ``suffix`` if a name is taken. Null matches nothing unless ``nulls_equal``;
-        NaN matches NaN. In right and outer joins, a key is taken from whichever side has the row.
-        ``validate`` is "1:1", "1:m" or "m:1": "1" on the left means that no row of ``other``
-        matches several rows of this pipeline, and "1" on the right means the reverse.
+        ``how`` is "inner", "left", "right", "outer" ("full"), "semi", "anti" or "cross". Rows are
+        in this pipeline's order, matches of a row in the order of ``other``, and rows of ``other``
+        without a match follow at the end. The columns are those of this pipeline, then those of
+        ``other`` without its keys, with ``suffix`` if a name exists already. Null matches nothing
+        unless ``nulls_equal``; NaN matches NaN. In right and outer joins, keys come from the side
+        that has the row. ``validate`` is "1:1", "1:m" or "m:1": "1" on the left means that no row
+        of ``other`` matches several rows of this pipeline, and "1" on the right means the reverse.
 
-        ``other`` is read first and held in memory if it fits into the limit; else both go to disk.
-        Raise SchemaError for keys that cannot be compared, and for two columns of one name; raise
-        MatchError, in place of the row, where ``validate`` does not hold.
+        ``other`` is read first and kept in memory if it fits; otherwise both inputs are written to
+        disk. Raise SchemaError for keys that cannot be compared, and for duplicate column names;
+        raise MatchError, in place of the row, if ``validate`` does not hold.
         """
         from dml.ops.join.join import SYNONYMS, Join
 
@@ -217,6 +217,6 @@ def _key_names(names: Any) -> tuple[str, ...]:
 
 
 def _pipeline(fn: Callable[[dict[str, Any]], Any], row: dict[str, Any]) -> Any:
-    """Return the node of the pipeline that ``fn`` returns, or the result itself if it is none."""
+    """Return the node of the pipeline that ``fn`` returns; any other result unchanged."""
     given = fn(row)
     return given._node if isinstance(given, StepVerbs) else given  # noqa: SLF001 - a handle

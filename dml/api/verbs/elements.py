@@ -1,4 +1,4 @@
-"""Verbs that number, choose, split and unpack elements."""
+"""Verbs that number, select, split and unpack elements are defined here."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ R = TypeVar("R")
 
 
 class ElementVerbs(BatchVerbs, FunctionVerbs):
-    """Verbs over the positions and ids of elements, and over their contents."""
+    """Verbs that depend on the positions, ids or contents of elements."""
 
     @door
     def with_row_index(self, name: str = "index", offset: int = 0) -> Self:
-        """Add a first column ``name`` (int64) of row numbers from ``offset``, anew in each pass."""
+        """Add a first column ``name`` (int64) of row numbers, from ``offset`` in each pass."""
         from dml.ops.row.with_row_index import WithRowIndex
 
         return self._then(WithRowIndex, name, offset)
@@ -40,7 +40,7 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
 
     @door
     def shard(self, num_shards: int, index: int, *, by: str = "rows") -> Self:
-        """Take every ``num_shards``-th element from number ``index`` on: rows, or batches.
+        """Take every ``num_shards``-th element (row or batch) from number ``index`` on.
 
         The shards 0 to ``num_shards - 1`` together have each element once. Each shard reads all
         elements, except if ``by`` is "units" or "files": then it reads only every ``num_shards``-th
@@ -74,9 +74,10 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
 
     @door
     def explode(self, *columns: str) -> Self:
-        """Make a row of each element of the lists (or tensors) in ``columns``, side by side.
+        """Replace each row by one row per element of its lists (or tensors) in ``columns``.
 
-        An empty list or null makes one row with null. Raise CastError if a row's lists are unequal.
+        An empty list or null gives one row with null. Raise CastError if a row's lists differ in
+        length.
         """
         from dml.ops.row.explode import Explode
 
@@ -94,8 +95,8 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
         """Take the rows before the first one for which ``predicate`` is false or null.
 
         ``predicate`` is an expression, or a function of a row's dict. Nothing is read after that
-        row. ``on_error`` is as in ``map``: reading goes on after a lost row. ``timeout`` is as in
-        ``map``, for a function.
+        row. For a function, ``on_error`` and ``timeout`` are as in ``map``: reading continues after
+        a row that was skipped.
         """
         from dml.ops.slice.take_while import TakeWhile
 
@@ -167,14 +168,14 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
         seed: int | None = None,
         fingerprint: str | None = None,
     ) -> Self:
-        """Sample rows of each class so that the classes have the shares ``target_dist``.
+        """Sample the rows so that their classes have the proportions ``target_dist``.
 
-        ``classes`` is a column, an expression or a function of a row; shares are a dict by class,
-        or a list for the classes 0, 1, 2 ... Rows of a class that the target does not name are
-        dropped. The class that is rarest, compared with its target share, keeps every row; of the
-        other classes each row is kept by a draw, as in ``sample``. ``initial_dist`` is the shares
-        (or counts) that the classes have. Without it, the rows of each class are counted now, which
-        reads the column once.
+        ``classes`` is a column, an expression or a function of a row that gives the class.
+        Proportions are a dict by class, or a list for the classes 0, 1, 2 ... Rows of classes
+        without a target are dropped. The class that is rarest relative to its target keeps every
+        row; rows of other classes are kept by random draws, as in ``sample``. ``initial_dist`` has
+        the current proportions (or counts) of the classes. Without it, the rows of each class are
+        counted now, which reads the column once.
         """
         from dml.api.verbs.resampling import VERB, accepted, draw_mask, shares_of
 
@@ -214,15 +215,15 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
     def split(
         self, fractions: Sequence[float], *, seed: int | None = None, stratify: str | None = None
     ) -> list[Self]:
-        """Split into a pipeline for each of ``fractions`` (1 in sum), of about that share of rows.
+        """Split into one pipeline for each of ``fractions``, which sum to 1, by random draws.
 
-        Each row is in exactly one part, which its id and ``seed`` alone determine: it is in the
+        Each row is in exactly one part, which depends on its id and ``seed`` alone: it is in the
         same part in every epoch, on every machine, after any shuffle, and when rows are added.
-        Passes of a ``repeat`` before the split have different ids, so split first.
+        Passes of an earlier ``repeat`` have different ids, so split before repeating.
 
         With ``stratify``, a column of classes, each part has its share of every class; with two
-        parts, to within one row in any prefix. Then a row's part follows from its place among the
-        rows of its class, so a shuffle or random draws before the split raise PlanError.
+        parts, to within one row in any prefix. The part of a row then depends on its position among
+        the rows of its class, so an earlier shuffle or random draw raises PlanError.
         """
         from dml.ops.slice.part import Part, bounds, splits_below
 
@@ -251,14 +252,14 @@ class ElementVerbs(BatchVerbs, FunctionVerbs):
     def pipe(
         self, fn: Callable[Concatenate[Self, P], R], /, *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """Return ``fn(self, *args, **kwargs)``, so that a function of pipelines fits a chain."""
+        """Return ``fn(self, *args, **kwargs)``, so that ``fn`` fits in a chain of verbs."""
         return fn(self, *args, **kwargs)
 
     apply = pipe
 
     @door
     def apply_op(self, name: str, **options: Any) -> Self:
-        """Apply the function of pipelines that an installed package offers as ``name``.
+        """Apply the function of pipelines that an installed package registers as ``name``.
 
         A name is that of an entry point of the group "dml.ops": a function, called with the
         pipeline and ``options``, that returns a pipeline. Raise PlanError if the name is unknown.

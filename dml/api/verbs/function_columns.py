@@ -1,7 +1,8 @@
-"""Compute columns that contain calls of users' functions, in separate steps of the pipeline.
+"""Columns that contain calls of users' functions are computed in separate steps.
 
-An expression is computed over whole blocks and may be moved, repeated or left out; a user's
-function may not. So ``with_columns`` becomes a sequence of steps: expressions, calls, expressions.
+An expression is computed on whole blocks, and may be moved, evaluated twice or omitted; a call of a
+user's function must not. So ``with_columns`` becomes a sequence of steps: expressions, calls,
+expressions.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Call(NamedTuple):
 
 
 class Udf:
-    """A user-defined function of one value per column, called on columns; see ``dml.udf``."""
+    """A user's function of values that is called with columns; see ``dml.udf``."""
 
     def __init__(
         self, fn: Callable[..., Any], kind: Any, fingerprint: str | None, timeout: float | None

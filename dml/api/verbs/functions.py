@@ -1,4 +1,4 @@
-"""Verbs that call users' functions: on rows, on groups of rows, on batches."""
+"""Verbs that call users' functions for rows, groups of rows or batches are defined here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLACE = "the index of map_with_index"
 
 
 class FunctionVerbs(StepVerbs):
-    """Verbs that call a user's functions; ``filter`` also takes an expression."""
+    """Verbs that call users' functions; ``filter`` also accepts an expression."""
 
     @door
     def filter(
@@ -88,13 +88,13 @@ class FunctionVerbs(StepVerbs):
     ) -> Self:
         """Replace each row's dict by ``fn(row)``; after ``batch``, each batch's dict of arrays.
 
-        With ``on_error="skip"`` a row (or batch) for which ``fn`` raises is lost: ``stats()`` shows
-        their number and the first error, ``max_errors`` limits it. Results that are no row, or do
-        not fit the others, raise all the same. Resources and classes are declared as in
-        ``map_batches``. ``deterministic=False`` is that option: elements may come in the order in
-        which they finish. ``pure=True`` declares that results depend on arguments alone. With
-        ``pure=False`` no call is repeated: losing a worker during one raises ``ReplayError``. A
-        call of more than ``timeout`` seconds (without construction) raises FunctionTimeoutError.
+        With ``on_error="skip"`` a row (or batch) for which ``fn`` raises is dropped: ``stats()``
+        shows the number and the first error, and ``max_errors`` limits the number. Results that are
+        not rows, or have other types than earlier ones, are errors nevertheless. Resources and
+        classes are declared as in ``map_batches``. ``deterministic=False`` delivers elements as
+        they finish. ``pure=True`` declares that results depend on arguments alone. With
+        ``pure=False`` no call is repeated: losing a worker during a call raises ``ReplayError``. A
+        call longer than ``timeout`` seconds (without construction) raises FunctionTimeoutError.
         """
         from dml.ops.batch.map_batch import MapBatch
         from dml.ops.row.map_rows import MapRows
@@ -163,13 +163,13 @@ class FunctionVerbs(StepVerbs):
     ) -> Self:
         """Replace each group of rows by the result of ``fn`` for its dict of arrays.
 
-        A group is ``batch_size`` rows (1,024) of one atom (``batch(n).map(f)`` groups across
-        atoms). The arrays are read-only unless ``writable``; ``batch_format`` "arrow" gives a
-        ``pyarrow.Table``, "pandas" or "polars" a ``DataFrame``. ``fn`` returns a dict of arrays,
-        Arrow data or a data frame (NaN of pandas is null) of any number of rows, or an iterator of
-        those. A class is constructed (``fn_constructor_args``) per concurrent call. A task occupies
-        ``num_cpus`` (1), ``num_gpus``, ``memory`` (bytes or "2GiB") and ``resources`` (a dict); at
-        most ``concurrency`` (``num_parallel_calls``) run at once. The rest is as in ``map``.
+        A group has ``batch_size`` (1,024) rows of one atom; ``batch(n).map(f)`` groups across
+        atoms. The arrays are read-only unless ``writable``; with ``batch_format`` "arrow", ``fn``
+        receives a ``pyarrow.Table``, with "pandas" or "polars" a ``DataFrame``. ``fn`` returns a
+        dict of arrays, Arrow data or a data frame (NaN of pandas is null) of any number of rows, or
+        an iterator of those. A class is instantiated (with ``fn_constructor_args``) per concurrent
+        call. A task occupies ``num_cpus`` (1), ``num_gpus``, ``memory`` (bytes or "2GiB") and
+        ``resources``; at most ``concurrency`` (``num_parallel_calls``) run at once. See ``map``.
         """
         from dml.ops.row.map_batches import MapBatches, atoms_are_gone
 
@@ -241,10 +241,10 @@ class FunctionVerbs(StepVerbs):
     ) -> Self:
         """Replace each row by the dicts that ``fn(row)`` yields, in order.
 
-        With ``on_error="skip"``, when ``fn`` raises, the rest of its row is lost: dicts that it
-        yielded before stay. Resources, and how a class is constructed, are declared as in
-        ``map_batches``, ``pure`` as in ``map``. ``timeout`` limits the seconds in which ``fn``
-        computes all dicts of a row.
+        With ``on_error="skip"``, if ``fn`` raises, the dicts that it has yielded for the row are
+        kept and the rest is dropped. Resources and constructor arguments are as in ``map_batches``,
+        ``pure`` as in ``map``. ``timeout`` limits the seconds in which ``fn`` computes all dicts of
+        a row.
         """
         from dml.ops.row.flat_map import FlatMap
 
@@ -266,10 +266,10 @@ class FunctionVerbs(StepVerbs):
     ) -> Self:
         """Replace each row's dict by ``new`` from ``state, new = fn(state, row)``, in order.
 
-        The first call of an epoch gets ``initial_state``, each later call the previous state. A
-        state is part of saved positions: None, booleans, numbers, text, bytes, lists, tuples, dicts
-        with text keys, NumPy scalars and arrays, of 64 KiB at most. Raise UDFError for other
-        states.
+        The first call of an epoch gets ``initial_state``, each later call the previous state.
+        States are saved in positions, so they must consist of None, booleans, numbers, text, bytes,
+        lists, tuples, dicts with text keys, NumPy scalars and arrays, and have at most 64 KiB.
+        Raise UDFError for other states.
         """
         from dml.ops.row.scan import Scan, written
 
@@ -279,7 +279,7 @@ class FunctionVerbs(StepVerbs):
 
     @door
     def ignore_errors(self) -> Self:
-        """Set ``on_error="skip"`` for functions so far, on all inputs; other errors are raised."""
+        """Set ``on_error="skip"`` for all earlier functions, on all inputs."""
         from dml.udfs.calling.error_policy import ignoring
 
         return self._with(ignoring(self._node), self._settings)

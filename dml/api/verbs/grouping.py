@@ -1,4 +1,4 @@
-"""Sorting, grouping and aggregates: the steps that these verbs append.
+"""Verbs of sorting, grouping and aggregation append their steps here.
 
 Keys that are expressions become temporary columns, which are dropped afterwards.
 """
@@ -92,10 +92,10 @@ def _then(rows: Any, kind: Any, *fields: Any) -> Any:
 
 
 class Groups(Generic[D]):
-    """The rows of a pipeline grouped by keys; an aggregate makes one row of each group.
+    """The rows of a pipeline grouped by keys; an aggregate returns one row per group.
 
-    Groups come in ascending order of the keys: numbers, then NaN, then null. Null is a group, all
-    NaNs are one, and so are -0.0 and 0.0, with the key 0.0.
+    Groups are in ascending order of the keys: numbers, then NaN, then null. Null is a valid key;
+    all NaNs form one group, and -0.0 and 0.0 form one group with the key 0.0.
     """
 
     def __init__(self, rows: D, keys: dict[str, Value]) -> None:
@@ -106,7 +106,7 @@ class Groups(Generic[D]):
 
     @door
     def agg(self, *figures: Any, **named: Any) -> D:
-        """Make one row of each group: its keys, then ``figures``, expressions over aggregates.
+        """Return one row per group: its keys, then ``figures``, expressions over aggregates.
 
         ``agg(total=col("x").sum(), mean=col("x").mean())``; an unnamed figure has the name of the
         only column that it reads. The columns that are read are sorted by the keys, in memory
@@ -169,9 +169,9 @@ class Groups(Generic[D]):
     ) -> D:
         """Replace each group by the rows that ``fn`` returns for the dict of arrays of its columns.
 
-        ``fn`` returns a dict of arrays of one length, or of single values for one row. Rows of a
-        group are in the order of the input; a group must fit into memory. ``on_error="skip"`` drops
-        a group for which ``fn`` raises, or takes longer than ``timeout`` seconds.
+        ``fn`` returns a dict of arrays of equal length, or of single values for one row. Rows of a
+        group are in the order of the input; a group must fit in memory. ``on_error="skip"`` drops a
+        group for which ``fn`` raises, or takes longer than ``timeout`` seconds.
         """
         names, made = _made_keys(self._keys, _columns(self._rows))
         ordered = _sorted_by_keys(_with(self._rows, made), names)
@@ -239,7 +239,7 @@ def _made_keys(
 def _shown_keys(
     keys: dict[str, Value], taken: Collection[str]
 ) -> tuple[tuple[str, ...], dict[str, Column]]:
-    """Return as ``_made_keys`` does, for keys in the result: renamed columns are computed too."""
+    """Return the same as ``_made_keys`` for keys in the result: renamed keys are computed, too."""
     same = {name for name, value in keys.items() if value.op == "col" and value.params[0] == name}
     made: dict[str, Column] = {}
     for name, value in keys.items():
@@ -281,7 +281,7 @@ def _figure_of(figure: Any) -> tuple[str, Value]:
 
 
 class _Figures:
-    """Columns ``before`` grouping, the aggregates ``parts``, and names ``taken`` by columns."""
+    """The columns to compute before grouping, the aggregates, and the names in use."""
 
     def __init__(self, keys: dict[str, str], taken: Collection[str]) -> None:
         self.keys = keys  # key name -> its column

@@ -1,4 +1,4 @@
-"""Verbs of sequence: which elements are delivered, in which order, how often."""
+"""Verbs that select, repeat and reorder elements are defined here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class OrderVerbs(StepVerbs):
     """Verbs that take, skip, repeat, sort, group and shuffle elements."""
 
     def take(self, n: int) -> Self:
-        """Keep only the first ``n`` elements; nothing runs yet (``take_rows`` returns them now)."""
+        """Keep only the first ``n`` elements; nothing runs (``take_rows`` returns them now)."""
         from dml.ops.slice.take import Take
 
         return self._then(Take, n)
@@ -96,10 +96,10 @@ class OrderVerbs(StepVerbs):
     ) -> Self:
         """Sort all rows by ``by``: a column, an expression, or a list of them.
 
-        Rows of equal keys stay in their order. Numbers are sorted by value, texts by UTF-8 bytes,
-        False before True; after them come NaN, then null, in both directions. ``nulls_last=False``
-        puts null first, then NaN. ``descending`` is one boolean or one per key. Rows beyond
-        ``memory_limit`` are sorted on disk. Raise SchemaError for lists, structs and tensors.
+        The sort is stable. Numbers are sorted by value, texts by UTF-8 bytes, and False before
+        True; NaN and then null follow at the end in both directions. ``nulls_last=False`` puts null
+        first, then NaN. ``descending`` is one boolean or one per key. Rows beyond ``memory_limit``
+        are sorted on disk. Raise SchemaError for lists, structs and tensors.
         """
         from dml.api.verbs.grouping import sorted_by
 
@@ -130,9 +130,9 @@ class OrderVerbs(StepVerbs):
     def drop_duplicates(self, subset: str | Sequence[str] | None = None) -> Self:
         """Keep the first row of each value of ``subset`` (None: all columns), in the order of rows.
 
-        Null is a value, all NaNs are one, and -0.0 is 0.0. The rows are sorted by those columns,
-        and back by position: in memory within ``memory_limit``, else on disk. Raise SchemaError for
-        lists and tensors.
+        Null counts as a value, all NaNs are equal, and -0.0 equals 0.0. The rows are sorted by
+        these columns, and then back by position, in memory within ``memory_limit``, else on disk.
+        Raise SchemaError for lists and tensors.
         """
         self._rows_only("drop_duplicates")
         given = () if subset is None else names_of((subset,))
@@ -153,11 +153,11 @@ class OrderVerbs(StepVerbs):
     def randomize_block_order(
         self, *, seed: int | None = None, reshuffle_each_iteration: bool = True
     ) -> Self:
-        """Deliver the parts of the source in random order, the rows of each part in their order.
+        """Deliver the parts of the source in random order, with the order of rows in a part kept.
 
         The parts are those whose rows ``shuffle(window="atoms")`` mixes: row groups of Parquet
-        files, parts of other files, atoms in memory. The order follows from ``seed``. Holds no rows
-        in memory. Raise PlanError after anything but filters and maps.
+        files, parts of other files, atoms in memory. The order follows from ``seed``. No rows are
+        buffered. Raise PlanError unless all earlier operators are filters and maps.
         """
         from dml.ops.shuffle.order_atoms import OrderAtoms
 

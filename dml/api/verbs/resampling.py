@@ -1,4 +1,4 @@
-"""Compute the share of each class to keep, for ``rejection_resample``."""
+"""The share of rows to keep of each class is computed here, for ``rejection_resample``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VERB = "rejection_resample"
 
 
 def shares_of(given: Any, what: str) -> dict[Any, float]:
-    """Return a dict: class -> share, 1 in sum, from a dict by class, or a list by class number."""
+    """Return shares by class, which sum to 1, from a dict by class, or a list by class number."""
     listed = dict(enumerate(given)) if isinstance(given, list | tuple) else given
     found = listed if isinstance(listed, Mapping) else {}
     real = all(isinstance(n, int | float) and not isinstance(n, bool) for n in found.values())
@@ -28,7 +28,7 @@ def shares_of(given: Any, what: str) -> dict[Any, float]:
 
 
 def accepted(target: Mapping[Any, float], initial: Mapping[Any, float]) -> dict[Any, float]:
-    """Return by class the largest shares of rows to keep that turn ``initial`` into ``target``."""
+    """Return, by class, the largest shares to keep that change ``initial`` to ``target``."""
     absent = [name for name, share in target.items() if share and not initial.get(name)]
     if absent:
         raise PlanError(

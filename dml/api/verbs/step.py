@@ -1,4 +1,4 @@
-"""Helpers of all verbs: appending a step to a pipeline, and checking users' arguments."""
+"""All verbs append steps to a pipeline, and check users' arguments, with these functions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StepVerbs(Results):
         return type(self)(node, settings, self._pinned)
 
     def _ordered(self, deterministic: object, verb: str) -> Settings:
-        """Return the settings, with the order of elements open if ``deterministic`` is False."""
+        """Return the settings, without a fixed order of elements if ``deterministic`` is False."""
         if deterministic is None or deterministic is True:
             return self._settings
         if deterministic is False:
@@ -68,7 +68,7 @@ def function(
     pure: Any = None,
     timeout: Any = None,
 ) -> UserFunction:
-    """Wrap a callable (or class) with its fingerprint, its purity, and the time of its calls."""
+    """Wrap a callable (or class) with its fingerprint, purity verdict and time limit."""
     from dml.udfs.named_function import declared, limited, user_function
 
     nonce = uuid.uuid4().bytes
@@ -77,7 +77,7 @@ def function(
 
 
 def a_test(verb: str, predicate: Any) -> None:
-    """Raise SchemaError unless ``predicate``, which is no expression, is a function."""
+    """Raise SchemaError unless ``predicate`` (not an expression) is a function."""
     if isinstance(predicate, bool) or not callable(predicate):
         raise SchemaError(
             f"{verb} needs an expression or a function, got {predicate!r}",
@@ -96,7 +96,7 @@ def needs(verb: str, *asked: Any) -> Needs:
 
 
 def bounded(verb: str, concurrency: Any, num_parallel_calls: Any) -> bool:
-    """Return whether the user limits the concurrent calls of a step, by either option name."""
+    """Return True if the user limits the concurrent calls of a step, by either option name."""
     if concurrency is None and num_parallel_calls is None:
         return False
     from dml.expr.needs import at_once

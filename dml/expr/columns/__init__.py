@@ -1,1 +1,1 @@
-"""Column expressions: ``col``, the expression tree behind it, its types, its evaluation."""
+"""Column expressions are built with ``col``, typed, and evaluated on blocks here."""

@@ -1,7 +1,7 @@
 """``Column`` is the expression class that users work with; ``col``, ``lit`` and ``when`` create it.
 
 A ``Column`` overloads operators and wraps a ``Value``, which does not; arithmetic follows NumPy,
-comparison and logic are three-valued (SEMANTICS, "Values").
+comparison and logic are three-valued (docs/semantics.md, "Values").
 """
 
 from __future__ import annotations
@@ -140,10 +140,9 @@ class Column(Spelled, Namespaced, Aggregated):
         return apply("fill_nan", self, value)
 
     def cast(self, kind: Any, *, strict: bool = True) -> Column:
-        """Convert to ``kind``; a value that does not fit raises, or becomes null if not ``strict``.
+        """Convert to ``kind``; unsuitable values raise CastError, or become null if not ``strict``.
 
-        Floats are truncated to integers; integers are rounded to the nearest float. The error is a
-        CastError.
+        Floats are truncated to integers; integers are rounded to the nearest float.
         """
         return Column(Value("cast", (self.value,), (data_type(kind), bool(strict))))
 
@@ -180,7 +179,7 @@ class Column(Spelled, Namespaced, Aggregated):
 
     @door
     def bucketize(self, boundaries: Any) -> Column:
-        """Return how many ascending ``boundaries`` are <= the value (int64); NaN counts all."""
+        """Return the number of ascending ``boundaries`` <= the value (int64); NaN is above all."""
         return Column(Value("bucketize", (self.value,), (edges(boundaries),)))
 
     abs = _alone(
@@ -296,17 +295,17 @@ def rows() -> Column:
 
 
 def minimum(first: Any, *rest: Any) -> Column:
-    """Return the least of several columns or literals, row by row; null or NaN if any is so."""
+    """Return the least of several columns or literals per row; null or NaN if one of them is."""
     return Column(joined("minimum", map(wrap, (first, *rest))))
 
 
 def maximum(first: Any, *rest: Any) -> Column:
-    """Return the greatest of several columns or literals, row by row; null or NaN if any is so."""
+    """Return the greatest of several columns or literals per row; null or NaN if one of them is."""
     return Column(joined("maximum", map(wrap, (first, *rest))))
 
 
 def wrap(value: Any) -> Value:
-    """Return the ``Value`` of a column, or of a literal that a user passed in place of a column."""
+    """Return the ``Value`` of a column, or of a literal that is used like a column."""
     return value.value if isinstance(value, Column) else constant(plain(value))
 
 
@@ -316,7 +315,7 @@ def apply(op: str, *args: Any) -> Column:
 
 
 def _power(value: Value, exponent: int) -> Value:
-    """Return ``value ** exponent`` by repeated squaring, in one documented order of products."""
+    """Return ``value ** exponent`` by repeated squaring; the order of products is documented."""
     if exponent == 1:
         return value
     half = _power(value, exponent // 2)

@@ -1,4 +1,4 @@
-"""Value expressions are evaluated on blocks here, and nowhere else, by the kernels."""
+"""Value expressions are evaluated on blocks here, by the kernels; no other module does this."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 def shared(predicate: Sequence[Value], columns: Sequence[Value]) -> tuple[Value, ...]:
     """Return the maximal costly values that occur in both arguments and never raise an error.
 
-    Of ``predicate``, only parts evaluated on all rows count: those before the first that can raise.
+    Only parts of ``predicate`` that are evaluated on all rows count: those before the first part
+    that can raise.
     """
     sure = itertools.takewhile(lambda part: part.total, predicate)
     tried = {value for value in walk(sure) if _costly(value)}
@@ -95,7 +96,7 @@ def evaluate(programs: Programs, block: Block, at: At, sel: np.ndarray | None = 
 
 
 def _shaped(found: Vec, shape: tuple[int, ...]) -> Vec:
-    """Return a tensor column as (n, *shape), where the kernels gave one literal per row: (n,)."""
+    """Return a tensor column as (n, *shape), repeating values that the kernels returned as (n,)."""
     if found.values.ndim > 1:
         return found
     rows = found.values.reshape(-1, *(1,) * len(shape))

@@ -1,4 +1,4 @@
-"""Arguments that stand for several columns are expanded here, once the schema is known."""
+"""Arguments that select several columns are expanded here, once the schema is known."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOLDS: dict[str, Callable[[pa.DataType], bool]] = {
 def named(
     given: Sequence[Any], more: Mapping[str, Any], schema: Schema, verb: str
 ) -> tuple[Named, ...]:
-    """Return output columns as (name, value) pairs; ``more`` are those given by keyword.
+    """Return output columns as (name, value) pairs; ``more`` has those given by keyword.
 
     Each of ``given`` is a column's name, an expression, or a selection of columns. An expression
     takes the name of the one column that it reads. Raise PlanError for duplicate names.
@@ -51,7 +51,7 @@ def named(
 
 
 def keyed(given: Mapping[str, Any], verb: str) -> tuple[Named, ...]:
-    """Return columns given by keyword; raise PlanError for bare text, which may mean a column."""
+    """Return columns given by keyword; raise PlanError for text, which could be a column name."""
     for name, value in given.items():
         if isinstance(value, str):
             raise PlanError(
@@ -105,7 +105,7 @@ def _name_of(value: Value, verb: str) -> str:
 
 
 def chosen(several: Value, schema: Schema, verb: str) -> list[str]:
-    """Return the names of the columns that a selection stands for; raise SchemaError for none."""
+    """Return the names of the selected columns; raise SchemaError if there are none."""
     kinds, left = several.params
     if not schema.known:
         raise SchemaError(

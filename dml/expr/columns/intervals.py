@@ -1,10 +1,10 @@
 """Interval arithmetic bounds integer expressions, and finds overflow checks that cannot fail.
 
-Bounds are those of Python's integers, which are unlimited: where the checks of an expression are
-false in a row, its value is Python's. A row in which a check is true is computed by Python, so
-proofs about Python's values hold for every row that is returned.
+Bounds are those of Python's unlimited integers. If all checks of an expression are false in a row,
+its value equals Python's; otherwise the row is computed by Python. So proofs about Python's values
+hold for every returned row.
 
-Source: interval arithmetic (Moore, 1966), as compilers use it to drop tests of bounds.
+Source: interval arithmetic (Moore, 1966), as compilers use it to eliminate bounds checks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DEEPEST = 60
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Interval:
-    """All integers from ``low`` to ``high``, both inclusive, without null; some may not occur."""
+    """Bounds of an integer expression that is never null: ``low`` and ``high``, both inclusive."""
 
     low: int
     high: int
@@ -56,7 +56,7 @@ def left(checks: Sequence[Value], known: Known) -> tuple[Value, ...]:
 
 
 def passed_on(env: Sequence[tuple[str, Value]], schema: Schema, known: Known) -> Known:
-    """Return the known intervals of the int64 columns among ``env``, pairs of name and value.
+    """Return the known intervals of the int64 columns in ``env``, which has (name, value) pairs.
 
     ``schema`` has the types of these columns, ``known`` the intervals of the columns they read.
     """

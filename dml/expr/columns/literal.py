@@ -1,4 +1,4 @@
-"""Literals and parameters of column expressions are validated here, and become plain values."""
+"""Literals and parameters of column expressions are validated and converted to plain values."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The operators of columns are also available as methods, with the names that Polars gives them.
+"""The operators of columns are also available as methods, with the names that Polars uses.
 
-Each method returns the expression in its docstring, which is computed, shown and fingerprinted.
+Each method returns the expression in its docstring, and is printed and fingerprinted as that
+expression.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ CLOSED: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]] =
 
 @dataclass(frozen=True, eq=False)
 class Aliased:
-    """An expression with an output name, for verbs that make columns; it has no operators."""
+    """An expression with an output name, for verbs that create columns; it has no operators."""
 
     name: str
     value: Value
@@ -111,7 +112,7 @@ class Spelled:
 
     @door
     def eq_missing(self, other: Any) -> Self:
-        """Return ``self == other``, but null equals null and no other value; never null itself."""
+        """Return ``self == other``, where null equals only null; the result is never null."""
         return _of(lambda a, b: (a == b).fill_null(_both_null(a, b)), self, other)
 
     @door

@@ -1,4 +1,4 @@
-"""Placeholder columns: the element of a list, a selection of several columns, the id of a row."""
+"""Placeholder columns stand for a list's element, for several columns, or for the row id."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Columns(Column):
 
 
 def element() -> Column:
-    """Return the placeholder of a list's element, inside of ``.list.eval(...)``."""
+    """Return the placeholder for a list's element, for use inside ``.list.eval(...)``."""
     return Column(ref(ELEMENT))
 
 
@@ -64,9 +64,8 @@ def columns_of(*types: Any) -> Columns:
 def row_id(*, exact: bool = False) -> Column:
     """Return the structural id of the row as uint64: ``mix64(lo ^ mix64(hi))``, never null.
 
-    The id stays with the row through filters, maps and shuffles, and depends neither on partitions
-    nor on the run. Ids of rows of one file differ; any other two rows have equal ids with a
-    probability of 1 in 2**64, unless ``exact``, which gives all 128 bits as 16 bytes that sort as
-    the ids do.
+    A row keeps its id through filters, maps and shuffles, and ids depend neither on partitions nor
+    on the run. Rows of one file have different ids; any other two rows have equal ids with a
+    probability of 1 in 2**64. ``exact`` returns all 128 bits as 16 bytes, which sort as the ids do.
     """
     return Column(Value("row_id", (), (bool(exact),)))

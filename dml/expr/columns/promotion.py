@@ -38,7 +38,7 @@ PLAIN: dict[str, tuple[type, ...]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TypedRegister:
-    """A register and its type; a weak literal has its Python value and no register yet (-1)."""
+    """A register and its type; for a weak literal, its Python value, and no register yet (-1)."""
 
     register: int
     kind: pa.DataType
@@ -54,7 +54,7 @@ def natural(value: Any) -> pa.DataType | None:
 
 
 def fitting(value: Any, kind: pa.DataType) -> Any:
-    """Return ``value`` as ``kind`` holds it (floats are rounded), or raise SchemaError."""
+    """Return ``value`` as a value of ``kind`` (floats are rounded), or raise SchemaError."""
     if value is None:
         return None
     code = code_of(kind)
@@ -88,7 +88,7 @@ def _holds(kind: pa.DataType, value: Any) -> bool:
 
 
 def _moment(value: Any, kind: pa.DataType) -> Any:
-    """Return dates as midnights for timestamp columns, and midnights as dates for date columns."""
+    """Convert a date to midnight for timestamp columns, and midnight to a date for date columns."""
     if type(value) is dt.date and pa.types.is_timestamp(kind):
         return dt.datetime(value.year, value.month, value.day)
     return value.date() if type(value) is dt.datetime and pa.types.is_date(kind) else value

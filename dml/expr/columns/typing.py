@@ -1,8 +1,9 @@
 """Value expressions are typed here, and lowered to the flat programs of the kernels.
 
-Types follow NumPy's promotion with weak Python literals (SEMANTICS, "Values"): a bare literal takes
-the type of the other operand, an integer column with a float literal becomes float64, ``/`` gives
-float64, or float32 if both sides are. Operands are cast to one type here, so kernels never promote.
+Types follow NumPy's promotion with weak Python literals (docs/semantics.md, "Values"): a bare
+literal adopts the type of the other operand, an integer column with a float literal becomes
+float64, and ``/`` gives float64, or float32 if both operands are float32. Operands are cast to one
+type here, so kernels never promote.
 """
 
 from __future__ import annotations
@@ -196,7 +197,7 @@ def _needs(typed: TypedRegister, codes: str, value: Value, wanted: str) -> None:
 
 
 def _instead(kind: pa.DataType, op: str) -> str:
-    """Return the error's advice for a column of type ``kind``, which ``op`` does not accept."""
+    """Return the error's advice for an operation ``op`` that does not accept type ``kind``."""
     if op == "add" and is_text(kind):
         return ".str.concat(...) of texts"
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
@@ -230,7 +231,7 @@ Handler = Callable[[_Lowering, Value], TypedRegister]
 def _alike(codes: str, wanted: str) -> Handler:
     """Return the handler of an operation whose operands and result all have the same type.
 
-    ``codes`` are first letters of allowed type codes; ``wanted`` names them in the error.
+    ``codes`` are the first letters of allowed type codes; the error calls these ``wanted``.
     """
 
     def handle(work: _Lowering, value: Value) -> TypedRegister:
@@ -468,7 +469,7 @@ def _fitted(function: Function, params: tuple[Any, ...], kind: pa.DataType) -> t
 
 
 def _all_fitting(values: tuple[Any, ...], kind: pa.DataType) -> tuple[Any, ...]:
-    """Return ``values`` as ``kind`` holds them; a long vocabulary of texts is not copied."""
+    """Return ``values`` as values of ``kind``; a long vocabulary of texts is not copied."""
     if is_text(kind) and all(type(value) is str for value in values):
         return values
     return tuple(fitting(value, kind) for value in values)
@@ -491,7 +492,7 @@ def _further(
 
 
 def _no_function(value: Value) -> SchemaError:
-    """Return the error for a value that is no function of one row."""
+    """Return the error for a value that is not a function of one row."""
     name = "aggregate" if value.op.endswith("_of") else value.op
     unknown = "is not an operation", "there is no function of that name", "one that dir(col) shows"
     what, why, way = MISPLACED.get(name, unknown)

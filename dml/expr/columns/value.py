@@ -40,7 +40,7 @@ PREFIX = {"neg": "-", "not": "~", "bit_not": "~", "py_neg": "-"}
 
 
 class Value:
-    """One operation ``op`` on ``args`` with ``params``, which are plain data; all are immutable."""
+    """One operation ``op`` on ``args``, with plain data ``params``; values are immutable."""
 
     __slots__ = ("_digest", "args", "calls", "depth", "draws", "op", "params", "refs", "total")
 
@@ -114,10 +114,10 @@ def lit(value: Any, kind: Any = None) -> Value:
 
 
 def substitute(value: Value, env: Mapping[str, Value], memo: dict[int, Value]) -> Value:
-    """Return ``value`` with its columns replaced by the values that ``env`` has for them.
+    """Return ``value`` with each column in ``env`` replaced by its value there.
 
-    ``memo``, by object id, keeps shared parts shared, so that a chain of a thousand steps takes
-    linear time; each ``env`` needs its own ``memo``.
+    ``memo`` has results by object id, so that shared parts are replaced once, and a chain of a
+    thousand steps takes linear time. Each ``env`` needs its own ``memo``.
     """
     if value.op == "col":
         return env.get(value.params[0], value)
@@ -149,7 +149,7 @@ def bind_draws(value: Value, ordinal: int, place: int) -> Value:
 
 
 def bottom_up(values: Iterable[Value], better: Callable[[Value], Value]) -> dict[int, Value]:
-    """Return what ``better`` makes of every part of ``values``, by the part's object id.
+    """Return ``better(part)`` for every part of ``values``, by the part's object id.
 
     Arguments are replaced before the operations that use them, and shared parts once.
     """
@@ -198,7 +198,7 @@ def walk(values: Iterable[Value]) -> Iterator[Value]:
 
 
 def canonical(value: Value, memo: dict[int, Value]) -> Value:
-    """Return a form that is the same for values that are equal by laws that hold bit for bit.
+    """Return a normal form: equal for values that certainly give equal bits.
 
     ``a > b`` becomes ``b < a``; arguments of commutative operations are sorted by digest. No float
     is re-associated and no comparison negated, since that would change results for NaN.

@@ -1,1 +1,1 @@
-"""Arrow IPC files: record batches and their sizes."""
+"""Arrow IPC files are read here."""

@@ -55,7 +55,7 @@ class BatchSizes(NamedTuple):
 
 
 class FlatbufferTable(NamedTuple):
-    """A flatbuffer table at byte ``at``; raises ValueError or struct.error for offsets outside."""
+    """A flatbuffer table at byte ``at``; offsets outside raise ValueError or struct.error."""
 
     data: bytes
     at: int
@@ -138,8 +138,8 @@ def _rows(table: FlatbufferTable) -> int:
 def _packed(table: FlatbufferTable, place: tuple[int, int]) -> list[tuple[int, int]]:
     """Return the file offset and the stored size in bytes of each compressed buffer of a batch.
 
-    ``place`` is the offset and the size of the batch's body. The list is empty if the batch is not
-    compressed.
+    ``place`` is the offset and the size of the batch's body. The list is empty for an uncompressed
+    batch.
     """
     if not table.field(PACKED):
         return []
@@ -169,7 +169,7 @@ TAIL = 64 << 10
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArrowFile(TypedFile):
-    """An Arrow file, with its footer if it is in a store, since every read needs the footer."""
+    """An Arrow file; for a file in a store, also its footer, which every read needs."""
 
     footer: bytes = dataclasses.field(default=b"", kw_only=True, repr=False)
 
@@ -241,7 +241,7 @@ class ArrowSource(FileSource):
         return digest("batches", [(file.size, sizes.rows) for file, sizes in pairs])
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
-        """Estimate the bytes of a record batch, stored and decoded, and of a window for a store."""
+        """Estimate the bytes of a record batch, stored and decoded, and of a fetch from a store."""
         part = self.parts[unit.index]
         return COPIES * part.nbytes + (WINDOW if part.file.remote else 0)
 
@@ -250,7 +250,7 @@ class ArrowSource(FileSource):
 def _reader(
     opened: ArrowFile, fields: list[int] | None = None
 ) -> Iterator[pa.RecordBatchFileReader]:
-    """Open a file to read the fields with the numbers ``fields``, or all, on this thread.
+    """Open a file to read the fields with numbers ``fields`` (None: all), on this thread.
 
     The file is not mapped into memory, since files may shrink.
     """
@@ -277,7 +277,7 @@ def _counted(file: ArrowFile) -> BatchSizes:
 
 
 def _fetched(there: Remote, ranges: Sequence[Range]) -> list[bytes]:
-    """Return the bytes of each of ``ranges`` of a file in a store; near ranges are joined."""
+    """Return the bytes of each of ``ranges`` of a file in a store; close ranges are merged."""
     found: dict[Range, bytes] = {}
     left = deque(sorted(ranges))
     for some in _rounds(coalesced(ranges)):

@@ -1,1 +1,1 @@
-"""Whole files as bytes."""
+"""Whole files are read as rows of bytes here."""

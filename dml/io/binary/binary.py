@@ -92,7 +92,7 @@ class BinarySource(FileSource):
         return keys[order], order
 
     def unit_of(self, ids: RowIds) -> Unit | None:
-        """Return the unit of the first row in ``ids``, None if unknown; ``place`` is its file."""
+        """Return the unit of the first row in ``ids``, with its file as ``place``, or None."""
         high, low = ids.slice(0, 1).arrays()
         keys, places = self._starts
         at = int(np.searchsorted(keys, high[0]))
@@ -168,9 +168,9 @@ def read_binary_files(
 ) -> BinarySource:
     """Read a row per file: a file, all files of a folder, a pattern, or a list of these.
 
-    Column "bytes" has the content of the file, "path" its name below the folder that all files
-    share, with "/"; the name does not depend on the location of that folder. Raises SourceError for
-    absent files, for a file of 2 GiB and more, or a file that has changed.
+    Column "bytes" has the content of the file, and "path" its path relative to the common folder of
+    all files, with "/" as separator; it does not depend on the location of that folder. Raises
+    SourceError for absent files, for a file of 2 GiB and more, or a file that has changed.
     """
     files = WholeFiles(*listed(paths, KIND, storage_options))
     return BinarySource(files, bool(include_paths), atom_rows)

@@ -1,1 +1,1 @@
-"""CSV files."""
+"""CSV files are read here."""

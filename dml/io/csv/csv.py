@@ -292,7 +292,7 @@ class CsvForm(Form):
         types: Mapping[str, pa.DataType],
         columns: Sequence[str] = (),
     ) -> pa.Table:
-        """Return ``columns`` (none: all) of the rows in ``data``, in groups of ``AT_ONCE``."""
+        """Return ``columns`` (empty: all) of the rows in ``data``, parsed in groups."""
         options = pc.ConvertOptions(
             column_types=types, null_values=["", *self.nulls],
             strings_can_be_null=bool(self.nulls),
@@ -377,13 +377,13 @@ def read_csv(
     r"""Read rows of CSV files: a file, a folder (its .csv and .tsv files), a pattern, or a list.
 
     Types are inferred from the first MiB of the first file, except for the columns of ``schema``.
-    Without a ``header`` columns are named as in ``schema``, or f0, f1 and so on. An empty value is
+    Without a ``header``, columns are named as in ``schema``, or f0, f1 and so on. An empty value is
     null, and so are ``null_values``; in text an empty value is null only if ``null_values`` are
     given. Lines end with ``\n``, ``\r\n`` or ``\r``, and empty lines are not rows. A column of
-    integers, some of them beyond int64, is uint64 if all fit, else decimal128. Raises SourceError
-    for headers that differ, and while reading for a row of another length, a value of another type,
-    or an integer that an inferred float64 cannot represent; SchemaError for absent columns. A row
-    has at most 32,768 values.
+    integers of which some exceed int64 is uint64 if all fit, else decimal128. Raises SourceError if
+    headers differ, and while reading for a row of another length, a value of another type, or an
+    integer that an inferred float64 cannot represent; SchemaError for missing columns. A row has at
+    most 32,768 values.
     """
     letters = (_letter(delimiter, "delimiter"), quote and _letter(quote, "quote"))
     root, files, given = listed(paths, KIND, storage_options)

@@ -1,1 +1,1 @@
-"""Code shared by file formats: sets of files, their content, columns of paths, whole folders."""
+"""File formats share this code: sets of files, content digests, path columns, output folders."""

@@ -1,7 +1,7 @@
 """Files are opened as byte streams, decompressed if their names indicate compression.
 
 A stream returns the bytes before damage, then raises SourceError. The memory of a stream is bounded
-by the requested size and the window of the format, however large a file decompresses.
+by the requested size and the window of the format, however large the decompressed file is.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Unpacked:
 
 
 class _Zlib:
-    """An adapter of zlib's decompressor to the interface of the other modules."""
+    """An adapter that gives zlib's decompressor the interface of those of ``bz2`` and ``lzma``."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj()
@@ -132,8 +132,8 @@ def opened(
 ) -> Iterator[ByteStream]:
     """Open the decompressed bytes of a file, from ``start`` on if the file is uncompressed.
 
-    In a store, bytes of an uncompressed file from ``stop`` on are not requested. ``ending`` is a
-    key of ``UNPACKERS`` or "" (uncompressed), and overrides the file name.
+    Of an uncompressed file in a store, bytes from ``stop`` on are not requested. ``ending`` is a
+    key of ``UNPACKERS``, or "" for uncompressed, and overrides the file name.
     """
     path, there = (file, None) if isinstance(file, str) else (file.path, file.remote)
     ending = packing(path) if ending is None else ending

@@ -59,11 +59,11 @@ def in_parallel(read: Callable[[Given], Read], files: Sequence[Given], threads: 
 def revisions(paths: Sequence[str | Remote]) -> list[bytes]:
     """Return a digest per file that identifies its content, wherever it is mounted.
 
-    For a file in a store the digest covers its version there, if equal versions prove equal
-    content, else all bytes. Local files are digested completely if they have at most 256 MiB
-    together; otherwise the digest covers size, modification time, and the first and last 64 KiB.
-    Very recent files are always digested completely, since a later write might leave their times
-    unchanged. Raise SourceError if a file cannot be read.
+    For a file in a store, the digest covers its version if equal versions prove equal content, else
+    all bytes. Local files are digested completely if they have at most 256 MiB in total; otherwise
+    the digest covers size, modification time, and the first and last 64 KiB. Very recent files are
+    always digested completely, since a later write might not change their times. Raise SourceError
+    if a file cannot be read.
     """
     here = [path for path in paths if isinstance(path, str)]
     try:
@@ -99,7 +99,7 @@ def _content(file: str | Remote) -> bytes:
 
 
 def unread_bytes(file: str | Remote) -> float:
-    """Return the bytes to read for the content digest: 0 if cached, infinity if in a store."""
+    """Return the bytes to read for the content digest: 0 if cached, infinity for a store."""
     if not isinstance(file, str):
         return 0 if file.certain and _remote_key(file) in _known else math.inf
     try:
@@ -170,7 +170,7 @@ def state(path: str) -> State:
 
 
 def looked_at(path: str) -> os.stat_result:
-    """Return the current stat result of a file, and note its change time if it is the latest."""
+    """Return the current stat result of a file; record its change time if it is the latest."""
     now = os.stat(path)
     _newest[0] = max(_newest[0], now.st_ctime_ns)
     return now
@@ -190,7 +190,7 @@ def unchanged_since_ns() -> int:
 
 
 def settled_state(path: str) -> State | None:
-    """Return the state of a file; None if a later change might leave an equal state."""
+    """Return the state of a file; None if a later change might not change the state."""
     try:
         found = state(path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The schemas that are stored in files are compared and merged here."""
+"""Schemas that are stored in files are compared and merged here."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ def united(files: Sequence[TypedFile]) -> Schema:
 def common(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
     """Return the type that represents values of both types; None if there is none.
 
-    For numbers NumPy's promotion is used; for other types Arrow's: null becomes any type, times get
-    the finest unit, structs the fields of both.
+    Numbers follow NumPy's promotion, other types Arrow's: null becomes any type, times get the
+    finest unit, and structs the fields of both.
     """
     if code_of(a) != "arrow" and code_of(b) != "arrow":
         return wider(a, b)
@@ -131,9 +131,10 @@ def common(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
 
 
 def fitted(batch: pa.RecordBatch, schema: Schema, place: str) -> pa.RecordBatch:
-    """Convert rows of a file to the columns and types of all files; absent columns are null.
+    """Convert rows of a file to the columns and types of all files; missing columns are null.
 
-    Raise SourceError for a value that the wider type cannot hold, such as 2**53 + 1 as a float.
+    Raise SourceError for a value that the wider type cannot represent, such as 2**53 + 1 as a
+    float.
     """
     if batch.schema.names == list(schema) and batch.schema.types == list(schema.values()):
         return batch

@@ -1,4 +1,4 @@
-"""The base class of file sources: parts of files are units, and row ids come from file names."""
+"""The base class of file sources is defined here: parts of files are its units."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class File:
     def changed_ns(self) -> int:
         """Return the change time in ns, which users cannot set; 0 for a file in a store.
 
-        A file that is gone counts as changed now.
+        A deleted file counts as changed now.
         """
         if self.remote is not None:
             return 0
@@ -88,8 +88,8 @@ class File:
     def check_unchanged(self, *, fetching: bool = False) -> None:
         """Raise SourceError if the file is no longer the one that was opened.
 
-        ``fetching`` says that bytes of the file are read here: files in stores are checked at every
-        fetch, so another request is unnecessary.
+        ``fetching`` is True if the caller reads bytes of the file: files in stores are checked at
+        every fetch, so another request is unnecessary.
         """
         if self.remote is not None:
             if not fetching:
@@ -145,10 +145,10 @@ class FileSet:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FilePart:
-    """A run of rows of a file that is decoded in order, with its division into atoms.
+    """Consecutive rows of a file, which are decoded in order, with their division into atoms.
 
-    ``word`` is the format's term for a part, such as "row group", and ``number`` counts these parts
-    in the file; ``word`` is empty if the format has no such parts.
+    ``word`` is the format's term for a part, such as "row group", and ``number`` is the index of
+    the part in the file; ``word`` is empty if the format has no such parts.
     """
 
     file: File
@@ -189,7 +189,7 @@ def numbered_parts(
 
 
 class FileSource(Source):
-    """Rows of files in order of file name, part, row; a unit is a part.
+    """Rows of files in order of file name, part and row; each part is a unit.
 
     Subclasses define ``parts``, and ``decoded`` if a part is decoded as a whole, else ``read``.
     Row ids come from the file's name below the common folder and the row's number in the file.
@@ -258,7 +258,7 @@ class FileSource(Source):
         )
 
     def facts(self, unit: Unit, column: str) -> Facts | None:
-        """Return the statistics of a column of ``unit``; None if only reading reveals them."""
+        """Return the statistics of a column of ``unit``; None if unknown without reading."""
         return None
 
     def changed_ns(self, unit: Unit) -> int:
@@ -295,7 +295,8 @@ class FileSource(Source):
         """Decode a whole part in memory, and yield its atoms.
 
         Raises SourceError if the file is damaged, or has changed since it was opened, and
-        MemoryContractError for an atom whose few long dictionary texts decode to too many bytes.
+        MemoryContractError for an atom whose dictionary-encoded texts exceed the limit when
+        decoded.
         """
         part = self.parts[unit.index]
         part.file.check_unchanged(fetching=bool(columns))
@@ -389,7 +390,7 @@ class FileSource(Source):
 
 
 def bare(part: FilePart, start: int) -> Block:
-    """Return the atom of ``part`` that begins at its row ``start``, with row ids but no columns."""
+    """Return the atom of ``part`` that begins at row ``start``, with row ids but no columns."""
     rows = min(part.atom_rows, part.rows - start)
     return Block(Schema(), (), RowIds.run(part.file.key, part.first_row + start, rows))
 
@@ -443,7 +444,7 @@ def several(read: Callable[[Some], T], files: Sequence[Some]) -> Iterable[T]:
 
 
 def as_given(paths: Paths, count: int) -> str:
-    """Return a single path as written (a URL without secrets), "<count> files" for several."""
+    """Return a single path as written (a URL without secrets); for several, "<count> files"."""
     if isinstance(paths, str | os.PathLike):
         text = os.fspath(paths)
         if "://" not in text:
@@ -464,7 +465,7 @@ def opened_file(path: str, name: str) -> File:
 
 
 def unreadable(path: str, error: OSError) -> SourceError:
-    """Build the SourceError for a file that is absent or not readable."""
+    """Build the SourceError for a file that is missing or not readable."""
     if isinstance(error, FileNotFoundError):
         return missing(path)
     return SourceError(f"{path} cannot be read", why=error.strerror or str(error))

@@ -1,7 +1,8 @@
 """Columns are derived from paths: keys of folders such as ``year=2024``, and the paths themselves.
 
-The values are known before a file is read: a filter on path columns alone is computed once for
-every file, and excluded files are never opened; columns of paths alone need no bytes of any file.
+The values are known before a file is read. A filter on path columns alone is computed once per
+file, and excluded files are never opened. If only path columns are selected, no bytes of any file
+are read.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ class PathValues:
 class PathColumns(PartOf):
     """The rows of ``source`` with columns of their file paths; units, atoms and ids are unchanged.
 
-    If the files have a column of the same name, its values are those of the path, its position and
-    type those of the files. Other path columns follow the columns of the files.
+    If the files have a column of the same name, it keeps its position and type but gets the values
+    of the path. Other path columns follow the columns of the files.
     """
 
     source: FileSource
@@ -194,7 +195,7 @@ class PathColumns(PartOf):
         return self.source.facts(unit, name) or UNKNOWN
 
     def null_in(self, column: str) -> str:
-        """Describe a file whose path has no value for ``column``, or a null in files; else ""."""
+        """Describe a file with a null in ``column``, or without a value in its path; else ""."""
         if column not in self.values.schema:
             return self.source.null_in(column)
         absent = pc.is_null(self.values.rows.column(column)).to_numpy(zero_copy_only=False)
@@ -222,10 +223,10 @@ class PathColumns(PartOf):
 
 
 def located(source: FileSource, given: PathArguments, columns: object) -> Source:
-    """Add to ``source``, which has all columns, the requested columns of its paths.
+    """Add the requested path columns to ``source``, which has all columns of the files.
 
-    Raise SourceError for paths that differ in their keys, and if ``hive_partitioning=True`` finds
-    no key; SchemaError for names in use, and values that do not fit the files' types.
+    Raise SourceError if paths have different keys, or ``hive_partitioning=True`` finds no key;
+    SchemaError for names in use, and for values that do not fit the files' types.
     """
     door = f"read_{source.word}"
     _check(given, door)

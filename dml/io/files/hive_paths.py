@@ -29,7 +29,7 @@ WITHOUT = "hive_partitioning=False, which makes no columns of folders"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PathArguments:
-    """The arguments of a reader: paths, store options, and the requested columns of paths."""
+    """The arguments of a reader: paths, store options, and the requested path columns."""
 
     paths: Paths
     options: object
@@ -78,7 +78,7 @@ def _plain(address: str) -> str:
 
 
 def _bare(address: str) -> str:
-    """Return a web address without its query, in which a question mark is not a wildcard."""
+    """Return a web address without its query, since its question mark is not a wildcard."""
     return address.partition("?")[0] if address.startswith(("http:", "https:")) else address
 
 

@@ -1,8 +1,8 @@
-"""Base of sources for files in which rows are stored one after another, such as CSV files.
+"""The base of sources for files of consecutive rows, such as CSV files, is defined here.
 
-Parts are runs of consecutive rows. The row count is unknown when a file is opened, so rows are
-counted at the first use, in one pass that records the offsets of parts. A compressed file has one
-part, since it can only be read from its start.
+Parts are sequences of rows. The row count is unknown when a file is opened, so rows are counted at
+the first use, in one pass that records the offsets of parts. A compressed file has one part, since
+it can only be read from its start.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class LineFiles(FileSet):
 class LineRun(FilePart):
     """Rows of a file from byte ``start`` to ``stop`` of its uncompressed content.
 
-    ``widest`` is the bytes of the largest atom. If ``broken``, the run ends with bytes that are
-    not a row.
+    ``widest`` is the size of the largest atom in bytes. If ``broken``, the run ends with bytes that
+    are not a row.
     """
 
     start: int
@@ -118,7 +118,7 @@ class LineRun(FilePart):
 
 @op
 class LineSource(FileSource):
-    """Rows of files in which rows are consecutive; subclasses define the ``word`` of the format.
+    """Rows of files of consecutive rows; subclasses define the format's ``word`` for a part.
 
     A part of an uncompressed file has about 8 MiB of whole rows; a compressed file is one part.
     """
@@ -129,7 +129,7 @@ class LineSource(FileSource):
 
     @cached_property
     def parts(self) -> tuple[LineRun, ...]:
-        """The runs of rows, in order."""
+        """The parts of the files, in order."""
         pairs = zip(self.files.files, self.files.indices(self.atom_rows), strict=True)
         return tuple(run for file, found in pairs for run in self._runs(file, found))
 
@@ -158,9 +158,9 @@ class LineSource(FileSource):
         return digest("lines", [(each.end, each.content) for each in found])
 
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
-        """Decode a run of rows atom by atom; skipped atoms are scanned, not decoded.
+        """Decode a part atom by atom; skipped atoms are scanned, not decoded.
 
-        Raises SourceError that names file, row and line for bytes that are not a valid row.
+        For bytes that are not a valid row, raises SourceError with file, row and line.
         """
         run = self.parts[unit.index]
         bare_rows = not columns and not run.broken
@@ -183,7 +183,7 @@ class LineSource(FileSource):
             )
 
     def _atoms(self, run: LineRun) -> Iterator[tuple[bytes, int]]:
-        """Yield bytes and row count of each atom of ``run``; at damage, raise SourceError."""
+        """Yield the bytes and row count of each atom of ``run``; raise SourceError at damage."""
         form = self.files.form
         packed = form.packed(run.file)
         try:
@@ -242,7 +242,7 @@ class LineSource(FileSource):
 def blamed(
     form: Form, data: bytes, decode: Callable[[bytes, int], object], error: RowError
 ) -> tuple[int, int, str]:
-    """Return number, byte offset and reason of the first row of ``data`` that ``decode`` refuses.
+    """Return number, byte offset and error of the first row that ``decode`` refuses.
 
     The row is found by bisection, unless ``error`` has its number.
     """

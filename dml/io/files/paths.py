@@ -21,7 +21,7 @@ TRY = "a file, a folder, a pattern such as 'data/*.parquet', or a list of these"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileKind:
-    """A kind of files: its name in messages, and the suffixes to read in folders; () means any."""
+    """A kind of file: its name in messages, and the suffixes to read in folders (empty: any)."""
 
     word: str
     endings: tuple[str, ...] = ()
@@ -30,9 +30,9 @@ class FileKind:
 def expand(paths: Paths, kind: FileKind) -> tuple[str, tuple[str, ...]]:
     """Return the common folder of the files that ``paths`` denote, and their sorted names in it.
 
-    A folder stands for the files of this ``kind`` in and below it, without those whose name, or
-    folder's name, begins with a dot or underscore. Names use "/" and do not depend on the location
-    of the folder. Raises SourceError for paths that are absent, empty, or listed twice.
+    A folder denotes the files of this ``kind`` in and below it, except hidden ones: files and
+    folders whose names begin with a dot or underscore. Names use "/" and do not depend on the
+    location of the folder. Raises SourceError for paths that are missing, empty, or listed twice.
     """
     given = each_of(paths)
     files = [os.path.abspath(file) for path in given for file in _files(path, kind)]
@@ -132,7 +132,7 @@ def _contents(folder: str) -> str:
 
 
 def missing(path: str) -> SourceError:
-    """Build the error for an absent file, with the nearest existing folder and a similar name."""
+    """Build the error for a missing file, with the nearest existing folder and a similar name."""
     parent, name = os.path.split(os.path.abspath(path))
     near: list[str] = []
     if os.path.isdir(parent):

@@ -186,9 +186,9 @@ def atoms(found: Iterable[tuple[bytes, np.ndarray]], atom_rows: int) -> Iterator
 class PartIndex:
     """The parts of a file: four arrays, (n,) int64 each, with one number per part.
 
-    ``starts`` are offsets in the uncompressed file, ``atom_rows`` the rows per atom, ``widest`` the
-    bytes of the largest atom. The readable rows end at offset ``end``. If ``broken``, the last row
-    stands for unreadable bytes. ``content`` is the digest of the uncompressed bytes.
+    ``starts`` are offsets in the uncompressed file, ``atom_rows`` the rows per atom, and ``widest``
+    the bytes of the largest atom. The readable rows end at offset ``end``. If ``broken``, the last
+    row represents unreadable bytes. ``content`` is the digest of the uncompressed bytes.
     """
 
     starts: np.ndarray
@@ -227,7 +227,7 @@ def index(
 
 
 class Runs:
-    """The parts of an uncompressed file: of about 8 MiB, or without ``atom_rows`` one atom each."""
+    """The parts of an uncompressed file: about 8 MiB each, or one atom without ``atom_rows``."""
 
     def __init__(self, start: int, atom_rows: int | None) -> None:
         self.given, self.atom_rows = atom_rows is not None, atom_rows or ATOM_ROWS

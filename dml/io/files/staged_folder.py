@@ -1,9 +1,9 @@
 """A folder of files appears as a whole or not at all, whichever process is killed meanwhile.
 
-Files are made in a hidden sibling of the target, ``.NAME.dml-DIGEST-HOST-PID-...``, with the digest
-of the name, since a long name is cut. The sibling contains ``lock``, which the writing process
-locks as long as it lives, and ``rows``, which becomes the target by one rename. A sibling with an
-unlocked lock belongs to a dead process, and is removed by the next writer.
+Files are written to a hidden sibling of the target, ``.NAME.dml-DIGEST-HOST-PID-...``; it contains
+a digest of the name because a long name is truncated. The sibling contains ``lock``, which the
+writing process locks during its lifetime, and ``rows``, which becomes the target by one rename. A
+sibling with an unlocked lock belongs to a dead process, and is removed by the next writer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ UNABLE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
 
 @contextmanager
 def staged(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
-    """Yield a folder to make files in; it becomes ``path`` at the end, or is removed on errors.
+    """Yield a folder to write files to; it becomes ``path`` at the end, or is removed on errors.
 
     Raise PlanError if ``path`` exists and may not be replaced, SourceError for errors of the disk.
     """
@@ -117,7 +117,7 @@ def _replaceable(name: str) -> bool:
 
 
 def _parents(target: Path) -> list[Path]:
-    """Make the folders above ``target``; return the new ones, the deepest first."""
+    """Create the folders above ``target``; return the new ones, the deepest first."""
     made = [parent for parent in target.parents if not parent.exists()]
     target.parent.mkdir(parents=True, exist_ok=True)
     return made

@@ -1,4 +1,4 @@
-"""Output formats define how a file of rows is begun, filled and finished."""
+"""Output formats define how a file of rows is opened, written and closed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Writer(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class LibraryWriter:
-    """A ``Writer`` made of a library's functions."""
+    """A ``Writer`` that calls a library's functions."""
 
     write: Callable[[pa.Table], None]
     close: Callable[[], None]
@@ -179,7 +179,7 @@ JSON_LINES = FileFormat("write_json", "jsonl", _json_lines)
 
 
 def json_of(kind: pa.DataType, name: str) -> Callable[[Any], list[Any]]:
-    """Return a function from a column of ``kind`` to JSON values; raise ArrowInvalid for none."""
+    """Return a function from a column of ``kind`` to JSON values, or raise ArrowInvalid."""
     types = pa.types
     if not _in_json(kind, outer=True):
         raise pa.ArrowInvalid(f"{name!r} is {kind}, which has no form in JSON")

@@ -1,1 +1,1 @@
-"""JSON lines."""
+"""Files of JSON lines are read here."""

@@ -190,7 +190,7 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 def _no_rows(data: bytes, message: str) -> RowError:
-    """Build the RowError for invalid ``data``, which often is one value across many lines."""
+    """Build the RowError for invalid ``data``, often one value that spans several lines."""
     text = data.strip()
     if text.startswith(b"["):
         return RowError("it is an array, and a row is an object on a line", try_=LISTED)
@@ -200,7 +200,7 @@ def _no_rows(data: bytes, message: str) -> RowError:
 
 
 def check_depth(data: bytes) -> None:
-    """Raise RowError for values nested in more than ``DEEPEST`` levels, too deep for Arrow."""
+    """Raise RowError for values nested more than ``DEEPEST`` levels deep, too deep for Arrow."""
     letters = np.frombuffer(STRINGS.sub(b"", data), np.uint8)
     opening, closing = np.isin(letters, BRACKETS[0]), np.isin(letters, BRACKETS[1])
     depth = np.cumsum(opening.astype(np.int64) - closing)
@@ -213,8 +213,8 @@ def check_depth(data: bytes) -> None:
 def check_keys(data: bytes) -> None:
     """Raise RowError for more keys, or more keys times rows, than the inference of types allows.
 
-    Keys of nested objects, and of objects in lists, count separately: each is a column of its own,
-    with a value, or null, in every row.
+    Keys of nested objects, and of objects in lists, count separately, because each of them is a
+    column with a value or null in every row.
     """
     if data.count(b":") <= FEW_KEYS:
         return
@@ -282,12 +282,12 @@ def read_json(
 ) -> JsonSource:
     """Read a row per line of files of JSON lines: a file, a folder, a pattern, or a list.
 
-    Keys and types are those of the first MiB of the first file, and of ``schema``, which takes
-    precedence; dates not in ``schema`` stay text. Integers beyond int64 are uint64 or
-    decimals if there are no other numbers. An absent key is null. Raises SourceError, while
-    reading, for a line that is not an object, for a value of another type, for an integer that an
-    inferred float64 cannot represent, for a key that was not present before unless ``columns`` are
-    chosen, and if the first rows have more than 10,000 keys, nested ones included.
+    Keys and types are inferred from the first MiB of the first file; ``schema`` takes precedence,
+    and dates not in ``schema`` stay text. Integers beyond int64 are uint64 or decimals if there are
+    no other numbers. A missing key is null. Raises SourceError if the first rows have more than
+    10,000 keys, including nested ones; while reading, for a line that is not an object, a value of
+    another type, an integer that an inferred float64 cannot represent, and, unless ``columns`` are
+    selected, for a key that was not inferred.
     """
     declared = Schema() if schema is None else schema_of(schema)
     root, files, given = listed(paths, KIND, storage_options)

@@ -1,1 +1,1 @@
-"""Objects in memory: Python values, arrays, data frames, collections of other libraries."""
+"""Objects in memory are read here: Python values, arrays, data frames, other collections."""

@@ -1,4 +1,4 @@
-"""Dask collections are read by partition: each is a unit, computed when it is read.
+"""Dask collections are read by partition: each partition is a unit, computed when read.
 
 Dask is not imported here: the caller of ``from_dask`` has already imported it.
 """
@@ -62,7 +62,7 @@ class ClusterClient:
             self.client = distributed.get_client(address)
 
     def taken_up(self, one: Any) -> Scheduler:
-        """Bind the futures in the lazy partition ``one`` to this client; return its scheduler."""
+        """Bind the futures in the lazy partition ``one`` to this client; return a scheduler."""
         for future in _futures(one):
             if future.client is not self.client:
                 future.bind_client(self.client)
@@ -77,7 +77,7 @@ def _futures(collection: Any) -> list[Any]:
 
 
 class Collection(DataSource):
-    """Base class of sources over collections: parts are partitions, each computed on its own."""
+    """Base class of sources over collections: parts are partitions, each computed separately."""
 
     def __init__(self, collection: Any, scheduler: Scheduler, schema: object) -> None:
         self.collection, self.scheduler = collection, scheduler
@@ -114,7 +114,7 @@ class Collection(DataSource):
 
 
 class Frame(Collection):
-    """A Dask data frame, with the rules of ``from_pandas``."""
+    """A Dask data frame, converted by the rules of ``from_pandas``."""
 
     def infer_schema(self) -> Schema:
         """Infer types from Dask's empty frame, or from the first partition if types are missing."""
@@ -137,14 +137,14 @@ def _batches(source: Memory, columns: tuple[str, ...]) -> Iterator[pa.RecordBatc
 
 
 def _has_unknown_categories(empty: Any) -> bool:
-    """Return True if a placeholder stands for categories that Dask does not know."""
+    """Return True if a column has a placeholder for categories that Dask does not know."""
     levels = [empty.index.get_level_values(i) for i in range(empty.index.nlevels)]
     columns = [empty.iloc[:, i].array for i in range(empty.shape[1])]
     return any(UNKNOWN in getattr(each, "categories", ()) for each in (*levels, *columns))
 
 
 class Array(Collection):
-    """A Dask array, with the rules of ``from_numpy``: rows along the first axis."""
+    """A Dask array, converted by the rules of ``from_numpy``: rows along the first axis."""
 
     def __init__(self, collection: Any, scheduler: Scheduler, schema: object) -> None:
         whole = dict.fromkeys(range(1, collection.ndim), -1)

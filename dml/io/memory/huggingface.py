@@ -92,7 +92,7 @@ class Stream(DataSource):
         self.columns = _fields(features.arrow_schema) if features else self._looked_at()
 
     def _looked_at(self) -> dict[str, pa.DataType]:
-        """Return the types of the first rows, for a dataset without declared types."""
+        """Infer types from the first rows, for a dataset without declared types."""
         try:
             for table in self.dataset.iter(batch_size=STREAMED_ROWS):
                 return _fields(table.schema)

@@ -1,4 +1,4 @@
-"""Data in memory become sources here: Python values, NumPy arrays, Arrow tables."""
+"""Sources over data in memory are defined here: Python values, NumPy arrays, Arrow tables."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Memory(Addressed):
         return "" if stored.valid[row] else f"{self.name}, row {row}, is null"
 
     def identity(self) -> bytes:
-        """Return a digest of the content; reads all of it, each time if other code may alter it."""
+        """Return a digest of the content; computed at each call if other code may change it."""
         return self.columns.digest_now()
 
     def changed_ns(self, unit: Unit) -> int:
@@ -108,8 +108,8 @@ def from_items(
 
     ``None`` is null. Without ``schema`` types are those of the values (int64, float64 if ints and
     floats are mixed, bool, string, binary, dates, lists, structs; arrays of one shape are tensors),
-    and every dict has the same keys; with ``schema``, absent keys are null and other keys are
-    refused. Raises SourceError that names row and column.
+    and every dict has the same keys; with ``schema``, missing keys are null and other keys are
+    errors. Raises SourceError with row and column.
     """
     if isinstance(items, str | bytes | Mapping):
         raise SourceError(
@@ -162,7 +162,7 @@ def _from_rows(rows: list[Any], declared: Schema | None) -> dict[str, Typed]:
 
 
 def _same_keys(rows: list[Any], names: Sequence[Any], *, may_lack: bool) -> None:
-    """Raise SourceError for the first row whose keys differ; ``may_lack`` permits absent keys."""
+    """Raise SourceError for the first row whose keys differ; ``may_lack`` allows missing keys."""
     if stranger := next((name for name in names if not isinstance(name, str)), None):
         raise SourceError(f"column names are text, got {stranger!r} in row 0")
     wanted = set(names)
@@ -180,7 +180,7 @@ def _same_keys(rows: list[Any], names: Sequence[Any], *, may_lack: bool) -> None
 
 
 def _from_values(rows: list[Any], declared: Schema | None) -> dict[str, Typed]:
-    """Build the column of plain values; without values, build empty columns as ``declared``."""
+    """Build the column of plain values; if there are none, build empty columns as ``declared``."""
     if not rows:
         if declared is None:
             raise SourceError(
@@ -208,7 +208,7 @@ def _from_values(rows: list[Any], declared: Schema | None) -> dict[str, Typed]:
 def from_dict(columns: Mapping[str, Any], *, atom_rows: int | None = None) -> Memory:
     """Read columns by name: lists (``None`` is null), NumPy or Arrow arrays, equally long.
 
-    Raises SourceError for no columns, unequal lengths, or a value that no column can contain.
+    Raises SourceError without columns, for unequal lengths, and for unsupported values.
     """
     if not isinstance(columns, Mapping):
         raise SourceError(
@@ -270,8 +270,8 @@ def from_arrow(data: Any, *, atom_rows: int | None = None) -> Memory:
     """Read rows of any object that implements Arrow's PyCapsule protocol, without a copy.
 
     A table, batch, reader or data frame gives its columns, a plain array the column "item"; objects
-    that only have ``__dataframe__`` are copied. Dictionary and run-end encoded columns are decoded,
-    large types and views become strings, binaries and lists. Raises SourceError for anything else.
+    that only have ``__dataframe__`` are copied. Dictionary and run-end encoded columns are decoded;
+    large types and views become strings, binaries and lists. Raises SourceError for other objects.
     """
     try:
         table = _table(data)

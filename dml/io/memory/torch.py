@@ -1,4 +1,4 @@
-"""PyTorch datasets are read by index if they are map-style, else through their iterator.
+"""Map-style PyTorch datasets are read by index, others through their iterator.
 
 PyTorch is not imported here: the caller of ``from_torch`` has already imported it.
 """

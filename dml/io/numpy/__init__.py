@@ -1,1 +1,1 @@
-"""NumPy's .npy and .npz files: arrays and structured arrays as rows."""
+"""NumPy's .npy and .npz files are read and written here."""

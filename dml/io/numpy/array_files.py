@@ -77,7 +77,7 @@ class ArrayFile(TypedFile):
 
 
 def stored_in(file: File) -> tuple[StoredArray, ...]:
-    """Return the arrays of a file; raise SourceError if it is damaged, or no file of arrays."""
+    """Return the arrays of a file; raise SourceError if it is damaged or of another format."""
     try:
         with _opened(file, HEAD) as opened:
             head = opened.read(HEAD)
@@ -111,7 +111,7 @@ class InStore(RandomReader):
         return bytes(super().read(size))
 
     def seekable(self) -> bool:
-        """Return True."""
+        """Return True: reads can begin at any byte."""
         return True
 
 

@@ -133,7 +133,7 @@ class NumpySource(FileSource):
         return digest("arrays", [(file.size, file.rows) for file in self.files.files])
 
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
-        """Yield the atoms of a run of rows; raise SourceError if a file is damaged or changed."""
+        """Yield the atoms of a unit; raise SourceError if a file is damaged or changed."""
         part = self.parts[unit.index]
         starts = range(skip_atoms * part.atom_rows, part.rows, part.atom_rows)
         part.file.check_unchanged(fetching=bool(columns))
@@ -297,10 +297,11 @@ def read_numpy(
 ) -> NumpySource:
     """Read rows of .npy and .npz files: a file, a folder, a pattern, or a list of these.
 
-    The first axis of an array counts the rows; further axes are tensor axes. A .npy file has the
-    column "item", or one for each field of its rows; the members of an .npz file are columns. Byte
-    strings of fixed size lose trailing zeros, as in NumPy. Headers are read now, values on demand;
-    checksums of .npz are verified. Python objects, which only pickle could read, are refused.
+    Rows run along the first axis of an array; further axes are tensor axes. A .npy file has the
+    column "item", or one column per field of its rows; the members of an .npz file are columns.
+    Byte strings of fixed size lose trailing zeros, as in NumPy. Headers are read now, and values on
+    demand; checksums of .npz are verified. Arrays of Python objects, which only pickle can read,
+    are errors.
 
     Raise SourceError for absent or damaged files, or arrays of several lengths or differing types;
     SchemaError for an absent column.

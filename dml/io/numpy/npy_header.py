@@ -18,7 +18,7 @@ KEYS = {"descr", "fortran_order", "shape"}
 
 
 class NpyError(Exception):
-    """The bytes are not an array, or not an array that may be read."""
+    """The bytes are not an array, or are an array that dml does not read."""
 
 
 class Header(NamedTuple):

@@ -1,1 +1,1 @@
-"""ORC files, decoded in separate worker processes."""
+"""ORC files are decoded here, in separate worker processes."""

@@ -1,8 +1,8 @@
-"""ORC files are read by stripe: each is a unit, decoded as a whole in another process.
+"""ORC files are read by stripe: each stripe is a unit, decoded as a whole in another process.
 
 The library that decodes ORC terminates its process for some damaged files. So it runs in a pool of
-worker processes that threads share: if a worker is terminated, the caller gets an error, and the
-next request a new worker.
+worker processes that threads share: if a worker is terminated, the caller gets an error, and a new
+worker is started for the next request.
 """
 
 from __future__ import annotations
@@ -172,7 +172,8 @@ def read_orc(
 
     Footers are read now, stripes as a whole on demand, both in a separate process: the library that
     reads ORC terminates its process for some damaged files. At most four of these processes are
-    started; each takes half a second to start and some 70 MB, and ends with this process.
+    started; each takes half a second to start and about 70 MB of memory, and ends with this
+    process.
 
     Raise SourceError for files that are absent, damaged, of differing schemas, or in a store;
     SchemaError for an absent column.
@@ -271,7 +272,7 @@ class OrcProcess:
         return code
 
     def leave(self) -> None:
-        """Close the inherited pipes in a forked process; the worker belongs to the parent."""
+        """In a forked process, close the inherited pipes: the worker belongs to the parent."""
         self._to.raw.close()
         self._from.raw.close()
         self.process.returncode = 0  # only the parent can know the real one
@@ -292,7 +293,7 @@ class Children:
 
     @contextmanager
     def one(self, *, fresh: bool = False) -> Iterator[OrcProcess]:
-        """Lend a worker, a new one if ``fresh``; take it back into the pool unless it ended."""
+        """Lend a worker, a new one if ``fresh``; return it to the pool unless it has ended."""
         child = self._take(fresh=fresh)
         keep = False
         try:
@@ -341,7 +342,7 @@ class Children:
                 self._end(self.idle.pop())
 
     def leave(self) -> None:
-        """Forget all workers after a fork: they belong to the parent, which has other threads."""
+        """In a forked process, drop all workers: they belong to the parent process."""
         for child in self.all:
             child.leave()
         self.all, self.idle, self._taken = [], [], 0

@@ -1,1 +1,1 @@
-"""Parquet: footers, statistics, row groups read page by page."""
+"""Parquet files are read here: footers, statistics, and row groups page by page."""

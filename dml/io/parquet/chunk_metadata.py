@@ -148,7 +148,7 @@ class DamageError(Exception):
 class ColumnChunk(NamedTuple):
     """A column chunk: physical type, number of values and nulls, encoded and compressed bytes.
 
-    ``text`` is the decoded size of all texts of the chunk, 0 if the writer did not record it.
+    ``text`` is the decoded size of all texts of the chunk; 0 if the writer did not record it.
     """
 
     kind: str
@@ -198,7 +198,7 @@ class Chunks:
     def bounds(self, group: int, leaf: int, *, signed: bool) -> Bounds:
         """Return the statistics of a chunk.
 
-        ``signed`` says that values are ordered as signed numbers: only then are the deprecated
+        ``signed`` is True if values are ordered as signed numbers: only then are the deprecated
         bounds of old writers valid.
         """
         at = self.numbers[(group * len(self.kinds) + leaf) * WIDTH + STATISTICS]

@@ -182,8 +182,8 @@ def _damaged_footer(path: str, why: str) -> SourceError:
 def row_groups(files: Sequence[ParquetFile], atom_rows: int | None) -> Iterator[RowGroup]:
     """Yield the row groups that have rows, in order, each divided into atoms.
 
-    Atoms have ``atom_rows`` rows; without it, a row group is divided into as few equal atoms as
-    have at most 65,536 rows and about 8 MiB.
+    Atoms have ``atom_rows`` rows; without it, a row group is divided into the least number of equal
+    atoms with at most 65,536 rows and about 8 MiB.
     """
     for file in files:
         sizes = zip(file.chunks.rows, _decoded_sizes(file), strict=True)
@@ -199,7 +199,8 @@ def decoded_bytes(chunk: ColumnChunk) -> int:
 def _text_bytes(chunk: ColumnChunk) -> int:
     """Estimate bytes of texts and offsets: the writer's count, and at least the stored size.
 
-    A dictionary's text is stored once and decoded often: only the writer's count reflects that.
+    A text in a dictionary is stored once but decoded many times, which only the writer's count
+    includes.
     """
     return max(chunk.uncompressed, chunk.text) + 4 * chunk.values
 

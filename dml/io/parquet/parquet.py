@@ -1,4 +1,4 @@
-"""Parquet files are read by row group: each is a unit, streamed page by page in atoms.
+"""Parquet files are read by row group: each row group is a unit, decoded page by page.
 
 Text columns whose decoded size is unknown are decoded in two steps to bound memory. A dictionary of
 few long texts is stored once but decoded for every occurrence: unless the writer recorded the
@@ -175,11 +175,11 @@ def read_parquet(
     """Read rows of Parquet files: a file, a folder, a pattern, or a list of these.
 
     Files are read in order of their names; footers are read now, data later. ``columns`` selects
-    and orders; columns of folder names such as ``year=2024`` are added by ``hive_columns.located``.
-    ``atom_rows`` sets the size of atoms, which define groups and positions (65,536 rows or about 8
-    MiB otherwise). With ``union_by_name`` the result has the columns of all files. Raises
-    SourceError for files that are absent, empty, truncated, not Parquet, or of differing schemas,
-    SchemaError for an absent column.
+    and orders columns; those of folder names such as ``year=2024`` are added by
+    ``hive_columns.located``. ``atom_rows`` sets the size of atoms, which define groups and
+    positions (by default 65,536 rows or about 8 MiB). With ``union_by_name`` the result has the
+    columns of all files. Raises SourceError for files that are missing, empty, truncated, not
+    Parquet, or of different schemas, and SchemaError for a missing column.
     """
     checks.of_kind("union_by_name", union_by_name, (bool,), "True or False")
     files = open_files(paths, storage_options, union_by_name=union_by_name)
@@ -224,7 +224,7 @@ def texts_of_unknown_size(group: RowGroup, columns: Iterable[str]) -> dict[str, 
 
 
 def hides(chunk: ColumnChunk) -> bool:
-    """Return True if all of ``chunk`` may be dictionary-encoded texts of unknown decoded size."""
+    """Return True if ``chunk`` may consist of dictionary-encoded texts of unknown decoded size."""
     most = DICTIONARY_BYTES + NUMBER_BYTES * chunk.values
     large = chunk.values * chunk.uncompressed > SMALL_BYTES
     return chunk.has_dictionary and not chunk.text and large and chunk.uncompressed <= most

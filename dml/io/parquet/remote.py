@@ -21,7 +21,7 @@ LEAST_SHARE = 64 << 10
 
 
 def ranges_of(group: RowGroup, leaves: Sequence[int]) -> list[Range]:
-    """Return the byte ranges of ``leaves`` of a row group; raise OSError if beyond the file."""
+    """Return the byte ranges of leaf columns of a row group; OSError beyond the file's end."""
     file = group.file
     places = [file.chunks.place(group.number, leaf) for leaf in leaves]
     for leaf, (start, stop) in zip(leaves, places, strict=True):
@@ -31,7 +31,7 @@ def ranges_of(group: RowGroup, leaves: Sequence[int]) -> list[Range]:
 
 
 def held_bytes(group: RowGroup, leaves: Sequence[int]) -> int:
-    """Return the fetched bytes in memory while columns ``leaves`` of a row group are read."""
+    """Return the fetched bytes in memory while leaf columns ``leaves`` of a row group are read."""
     stored = sum(group.file.chunks.chunk(group.number, leaf).compressed for leaf in leaves)
     try:
         fetched = sum(stop - start for start, stop in ranges_of(group, leaves))
@@ -58,9 +58,9 @@ def opened_group(file: Remote, group: RowGroup, leaves: Sequence[int]) -> Iterat
 
 
 class ChunkRounds(RandomReader):
-    """Reads chunks of a file, each from front to back, all at about the same pace.
+    """Reads several chunks of a file in parallel, each from front to back at the same pace.
 
-    A fetch for one chunk also fetches the next bytes of the other chunks that run low.
+    A fetch for one chunk also fetches the next bytes of other chunks with few buffered bytes.
     """
 
     def __init__(self, file: Remote, chunks: Iterable[Range]) -> None:
@@ -85,7 +85,7 @@ class ChunkRounds(RandomReader):
         return self._parts[i][1][: stop - start]
 
     def _fetch_on(self, lacking: int, stop: int) -> None:
-        """Fetch the next bytes of chunk ``lacking`` up to ``stop``, and of chunks that run low."""
+        """Fetch bytes of chunk ``lacking`` up to ``stop``, and of chunks with few bytes left."""
         wanted: dict[int, Range] = {}
         for i, ((first, data), share) in enumerate(zip(self._parts, self._shares, strict=True)):
             at = first + len(data)

@@ -1,9 +1,9 @@
 """Row-group statistics decide whether any row of a row group can pass a predicate.
 
 A wrong "no" loses rows, a wrong "yes" only costs time, so the answer is yes unless "no" is proven.
-Trusted: bounds and null counts of flat columns of integers, floats, booleans, strings, binary and
-days. Not trusted: absent statistics, bounds that are NaN, unequal and negated comparisons of floats
-(statistics exclude NaN), decimals, timestamps, nested columns.
+Used are bounds and null counts of flat columns of integers, floats, booleans, strings, binary and
+days. Not used are bounds that are NaN, statistics for ``!=`` and negated comparisons of floats
+(they exclude NaN), and those of decimals, timestamps and nested columns.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _may_compare(op: str, known: Facts, literal: Any) -> bool:
 
 
 def _readings(known: Facts, literal: Any) -> list[tuple[Any, Any, Any]]:
-    """Return bounds and literal in each type they may be promoted to; [] if not comparable.
+    """Return bounds and literal in each type they may be promoted to; [] if incomparable.
 
     Rounding preserves order, so bounds hold for rounded values. The type in which the values are
     compared is unknown here, so a row group is skipped only if all candidate types agree.

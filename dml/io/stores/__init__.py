@@ -1,1 +1,1 @@
-"""Object stores: files by URL, ranges of bytes, uploads, transient and permanent errors."""
+"""Files in object stores are accessed here: by URL, in byte ranges, with uploads and retries."""

@@ -43,7 +43,7 @@ def coalesced(ranges: Iterable[Range]) -> list[Range]:
 
 
 class RandomReader:
-    """A file in a store that pyarrow can read; other bytes than ``held`` are fetched on demand.
+    """A file in a store that pyarrow can read; bytes not in ``held`` are fetched on demand.
 
     ``held`` are pairs (offset, bytes) that were fetched before. The last window fetched on demand
     is cached. Only one thread may use the object.
@@ -161,7 +161,7 @@ class Blocks:
         return not self.closed
 
     def seekable(self) -> bool:
-        """Return False."""
+        """Return False: bytes are read from front to back only."""
         return False
 
     def close(self) -> None:

@@ -25,8 +25,8 @@ def find_files(
 ) -> tuple[str, dict[str, Remote]]:
     """Return the common folder of the files that ``urls`` denote, and the files by sorted name.
 
-    As for ``expand``, a folder stands for the files of this ``kind`` in and below it that are not
-    hidden. Listings are requested from the store now. Raise SourceError for absent, empty, or
+    As for ``expand``, a folder denotes the files of this ``kind`` in and below it that are not
+    hidden. Listings are requested from the store now. Raise SourceError for missing, empty or
     repeated paths, and for URLs of several stores.
     """
     stores: dict[int, ObjectStore] = {}
@@ -158,7 +158,7 @@ def _remote(store: ObjectStore, address: str, info: Mapping[str, Any]) -> Remote
 
 
 def _missing(store: ObjectStore, address: str, shown: str, error: SourceError) -> SourceError:
-    """Build the error for an absent file, with the existing files and a similar name."""
+    """Build the error for a missing file, with the existing files and a similar name."""
     parent = posixpath.dirname(address.rstrip("/"))
     if glob.has_magic(_plain(store, address)):
         return SourceError(f"no file matches {shown}", why=_contents(store, parent), try_=TRY)

@@ -1,4 +1,4 @@
-"""Errors of object stores are classified as transient or permanent, and worded without secrets.
+"""Errors of object stores are classified as transient or permanent, and stripped of secrets.
 
 Error texts of libraries may contain secrets: keys, tokens, signed URLs. Every text passes through
 ``scrubbed`` before it leaves this file.
@@ -34,7 +34,7 @@ HIDDEN = "***"
 
 
 class StoreError(SourceError):
-    """A request to a store failed; this says nothing about the content of a file."""
+    """A request to a store failed; the content of the file may be intact."""
 
 
 class AbsentError(StoreError):
@@ -46,7 +46,7 @@ class ForbiddenError(StoreError):
 
 
 def passing(error: BaseException) -> bool:
-    """Return True for errors that may be transient: no response, or a response that says so."""
+    """Return True for errors that may be transient: no response, or a retryable status."""
     status = _status(error)
     if status is not None:
         return status in PASSING_STATUS
@@ -80,7 +80,7 @@ def _number(value: object) -> int | None:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the text of a library's error, or of the cause if the cause may be transient."""
+    """Return the text of a library's error, or of its cause if that may be transient."""
     if isinstance(error, LASTING) and passing(error) and error.__cause__ is not None:
         return error_text(error.__cause__)
     return str(error) or type(error).__name__

@@ -102,7 +102,7 @@ class ObjectStore:
         return scrubbed(text, iter([*secrets_in(self._options), *inside]))
 
     def request(self, url: str, request: Callable[[], T], done: str = "read") -> T:
-        """Return ``request()``; retry transient failures, raise StoreError for a final one."""
+        """Return ``request()``; retry transient failures, raise StoreError for a permanent one."""
         for wait_s in (*WAITS_S, None):
             try:
                 return request()
@@ -207,7 +207,7 @@ class Remote:
         return [found[i] for i in range(len(ranges))]
 
     def _ask(self, ranges: Sequence[Range], found: dict[int, bytes]) -> None:
-        """Fetch the ranges that ``found`` lacks, and add them; raise permanent failures first."""
+        """Fetch the ranges missing in ``found`` and add them; raise permanent failures first."""
         lacking = [i for i in range(len(ranges)) if i not in found]
         starts, stops = zip(*(ranges[i] for i in lacking), strict=True)
         system = self.store.system

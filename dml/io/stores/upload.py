@@ -1,7 +1,7 @@
-"""Files made on this machine are uploaded to an object store: all of them, or none.
+"""Files written on this machine are uploaded to an object store: all of them, or none.
 
-A store has no folders that could be renamed, so files cannot appear all at once, as they do on a
-disk (``staged_folder.py``). They appear one after the other, each complete, once all rows are made.
+A store cannot rename folders, so files do not appear all at once, as they do on a disk
+(``staged_folder.py``). They appear one after the other, each complete, once all rows are written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ THREADS, PART_BYTES = 4, 8 << 20
 
 @contextmanager
 def uploading(url: str, options: object, *, overwrite: bool) -> Iterator[Path]:
-    """Yield a folder to make files in, which are then uploaded to the folder ``url`` of a store.
+    """Yield a folder for files that are then uploaded to the folder ``url`` of a store.
 
     Nothing is uploaded if the ``with`` block raises; uploads are undone if one of them fails. Raise
     PlanError if the folder ``url`` is not empty, or for ``overwrite``, since no store can replace a

@@ -1,1 +1,1 @@
-"""Tables with versions, databases and chunked arrays: Delta, Iceberg, Lance, SQL, Zarr."""
+"""Versioned tables, databases and chunked arrays are read: Delta, Iceberg, Lance, SQL, Zarr."""

@@ -1,4 +1,4 @@
-"""Delta tables are read at one version: each file named in the log is a part."""
+"""Delta tables are read at one version: each file in the table's log is a part."""
 
 from __future__ import annotations
 

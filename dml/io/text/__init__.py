@@ -1,1 +1,1 @@
-"""Lines of text."""
+"""Lines of text files are read here."""

@@ -1,4 +1,4 @@
-"""Text files are read as one row per line, checked to be UTF-8."""
+"""Text files are read as one row per line, and validated as UTF-8."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""TFRecord files, and the Examples in them."""
+"""TFRecord files, and the Examples in them, are read and written here."""

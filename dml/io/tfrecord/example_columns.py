@@ -1,4 +1,4 @@
-"""Features of Examples become columns here, of inferred or declared types."""
+"""Features of Examples are converted to columns of inferred or declared types."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def column(features: list[Feature | None], name: str, kind: pa.DataType) -> pa.A
 
 
 def _typed(found: list[Any], stored: pa.DataType, kind: pa.DataType) -> pa.Array:
-    """Convert values of type ``stored`` to ``kind``; raise pa.ArrowException for unfit values."""
+    """Convert values of type ``stored`` to ``kind``; raise pa.ArrowException for invalid values."""
     shape = shape_of(kind)
     if shape:
         width = int(np.prod(shape))

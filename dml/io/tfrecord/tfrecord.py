@@ -63,7 +63,7 @@ class RecordFile(File):
 class RecordForm(Form):
     """The format of consecutive records; each is an Example, or raw bytes (``raw``).
 
-    With ``chosen``, features that ``schema`` does not name are skipped; otherwise they are errors.
+    If ``chosen``, features not in ``schema`` are skipped; otherwise they are errors.
     """
 
     schema: Schema
@@ -113,7 +113,7 @@ class RecordForm(Form):
         )
 
     def decode(self, data: bytes, rows: int, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Decode ``columns`` of the ``rows`` records in ``data``, or if ``raw`` return records."""
+        """Decode ``columns`` of the ``rows`` records in ``data``; with ``raw``, only split them."""
         if len(data) >= MOST_BYTES:
             raise RowError(f"an atom has {len(data)} bytes", 0, "a smaller atom_rows=")
         found = list(payloads(data))
@@ -227,14 +227,15 @@ def read_tfrecords(
 ) -> RecordSource:
     """Read a row per record of TFRecord files: a file, a folder, a pattern, or a list of these.
 
-    Records are ``tf.train.Example`` messages, and their features are columns. Without a ``schema``
-    the first MiB of the first file decides: int64, float32 and bytes, one value if every record
-    there has exactly one, lists otherwise. With a ``schema`` only its features are read, and it may
-    request text, other numbers and tensors. An absent feature is null. ``raw`` gives the unparsed
-    records in column "bytes". Both checksums of every record that is read are verified.
+    Records are ``tf.train.Example`` messages, and their features are columns. Without a ``schema``,
+    types are inferred from the first MiB of the first file: int64, float32 and bytes, as a single
+    value if every record there has exactly one, as lists otherwise. With a ``schema`` only its
+    features are read, and it may request text, other numbers and tensors. A missing feature is
+    null. ``raw`` returns the unparsed records in column "bytes". Both checksums of every record
+    that is read are verified.
 
-    Raise SourceError for absent files, and while reading for a record that is damaged, longer than
-    32 MiB, not an Example, or has a value of another kind than its column.
+    Raise SourceError for missing files, and while reading for a record that is damaged, longer than
+    32 MiB or not an Example, or whose value is of another kind than its column.
     """
     checksum()
     _check(compression, schema, raw=raw)

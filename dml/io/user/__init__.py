@@ -1,1 +1,1 @@
-"""Sources over users' code: ``DataSource``, generators, iterators."""
+"""Sources over users' code are defined here: ``DataSource``, generators, iterators."""

@@ -1,7 +1,7 @@
 """Rows are read from a user's function that returns a fresh iterator at every call.
 
-The number of rows is only known at the end, if there is one, so all rows are one open unit. The
-function is called again for every pass and on resumption, which drops delivered rows.
+The number of rows is only known at the end, if there is one, so all rows form one open unit. The
+function is called again for every pass and on resumption, which discards delivered rows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Generated(DataSource):
         self.columns = self._looked_at() if schema is None else schema_of(schema)
 
     def _looked_at(self) -> Schema:
-        """Infer the schema from the first rows of a new iterator, which is then closed."""
+        """Infer the schema from the first rows of a new iterator, and close it."""
         try:
             made = _begun(self.make, self.name)
         except DmlError:
@@ -97,7 +97,7 @@ def _ended(made: Iterator[Any]) -> None:
 
 
 def row_of(value: Any) -> Mapping[str, Any]:
-    """Return a row as a dict; a value that is no dict becomes column "item"."""
+    """Return a row as a dict; any other value becomes column "item"."""
     return value if isinstance(value, Mapping) else {ITEM: value}
 
 
@@ -167,7 +167,8 @@ def _typed(
 def schema_of_rows(rows: Iterator[Mapping[str, Any]], name: str) -> Schema:
     """Infer names and types from the first rows, until every column has had a value.
 
-    Columns of arrays take at least 64 rows: if the shapes differ, the column has an open shape.
+    For columns of arrays, at least 64 rows are read: if their shapes differ, the column has an open
+    shape.
     """
     held: list[Any] = []
     schema: Schema | None = None
@@ -210,7 +211,7 @@ def raised(name: str, row: int, error: Exception) -> SourceError:
 
 
 def _untold(kind: pa.DataType) -> bool:
-    """Return True if ``kind`` is incomplete because all values so far are null or empty."""
+    """Return True if type ``kind`` is incomplete because all values so far are null or empty."""
     inner = [kind.field(i).type for i in range(kind.num_fields)]
     return bool(pa.types.is_null(kind)) or any(map(_untold, inner))
 

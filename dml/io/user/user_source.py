@@ -1,7 +1,7 @@
-"""Source nodes over a user's ``DataSource``: parts are units, and their batches are cut into atoms.
+"""Source nodes read a user's ``DataSource``: its parts are units, divided into atoms.
 
-The unit of a part without a row count is open. A source with ``take`` is addressable: its units are
-single atoms, not parts.
+The unit of a part without a row count is open. A source with ``take`` has random access: its units
+are single atoms, not parts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ VARYING_BYTES = 64
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CheckedSource:
-    """A user's source with the answers that its methods gave when the pipeline was built.
+    """A user's source with the results of its methods when the pipeline was built.
 
     ``known`` is the result of ``identity()``, or the fingerprint that the user gave. ``fn`` is the
     source as a user's function; ``fn.digest`` is set only if the data has no stable digest.
@@ -88,10 +88,10 @@ class CheckedSource:
 
 
 def check_source(source: DataSource, nonce: bytes, fingerprint: str | None = None) -> CheckedSource:
-    """Call the methods of ``source`` that describe its data, and check their answers.
+    """Call the methods of ``source`` that describe its data, and validate their results.
 
     ``nonce`` identifies a source without identity within this run; ``fingerprint`` replaces the
-    identity. Raise PlanError or SourceError for invalid answers.
+    identity. Raise PlanError or SourceError for invalid results.
     """
     name = str(source.name or type(source).__name__)
     said = schema_of(_call_source(source, name, " in schema()", source.schema))
@@ -137,7 +137,7 @@ def _call_source(
 
 
 def _raised(source: DataSource, name: str, where: str, error: BaseException) -> SourceError:
-    """Build the SourceError for an exception of ``source``, worded by ``source.spoken`` if any."""
+    """Build the SourceError for an exception of ``source``; ``source.spoken`` may word it."""
     spoken = getattr(source, "spoken", None)
     text = spoken(error) if spoken else text_of(error)
     told = SourceError(
@@ -339,7 +339,7 @@ class GivenParts(Plugged):
         return found
 
     def unit_of(self, ids: RowIds) -> Unit | None:
-        """Return the unit of the first row in ``ids``; None if the row is of no part."""
+        """Return the unit of the first row in ``ids``; None if the row is in none of the parts."""
         high = int(ids.slice(0, 1).arrays()[0][0])
         return self.unit(self._keys.index(high)) if high in self._keys else None
 
@@ -396,7 +396,7 @@ class GivenRows(Plugged, Addressed):
 def read_datasource(
     source: DataSource, nonce: bytes, fingerprint: str | None = None, atom_rows: int | None = None
 ) -> Source:
-    """Build the node that reads ``source``; for ``nonce`` and ``fingerprint`` see ``check_source``.
+    """Build the node that reads ``source``; other arguments are as for ``check_source``.
 
     Raise PlanError for another object than a DataSource, and for a source with ``take`` and a part
     without a row count.

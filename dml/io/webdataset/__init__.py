@@ -1,1 +1,1 @@
-"""WebDataset shards: tar archives whose files are grouped into rows."""
+"""WebDataset shards, tar archives whose files are grouped into rows, are read and written."""

@@ -1,4 +1,4 @@
-"""Tar archives in memory are scanned for the places of their files; nothing is extracted.
+"""Tar archives in memory are scanned for the byte ranges of their files.
 
 Nothing is written to a disk, and no name is used as a path. Members that could refer to anything
 but the bytes after their header (links, devices, sparse files) are refused.
@@ -48,7 +48,7 @@ class ArchiveMember:
 
 @dataclasses.dataclass(slots=True)
 class _Said:
-    """Name and size from extended headers, which apply to the next member; None if not given."""
+    """The name and size in extended headers, which apply to the next member; None if missing."""
 
     name: str | None = None
     size: int | None = None

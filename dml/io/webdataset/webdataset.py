@@ -46,7 +46,7 @@ def split_name(name: str) -> tuple[str, str]:
 class SampleForm(Form):
     """The format of samples: consecutive files that share a key are a row; suffixes are columns.
 
-    With ``chosen``, suffixes that ``schema`` does not name are skipped; otherwise they are errors.
+    If ``chosen``, suffixes not in ``schema`` are skipped; otherwise they are errors.
     """
 
     schema: Schema
@@ -191,7 +191,7 @@ def _damaged(error: TarError) -> SourceError:
 
 @op
 class SampleSource(LineSource):
-    """Samples of tar archives in order of file name, place in the archive."""
+    """Samples of tar archives, in order of file name and of position in the archive."""
 
     word: ClassVar[str] = "webdataset"
 
@@ -208,10 +208,11 @@ def read_webdataset(
 
     Consecutive files of an archive that share a key, which is their name up to its first dot, are a
     sample. Column "__key__" has the key; every suffix, the rest of a name, is a column. The columns
-    are ``suffixes``, or the suffixes in the first MiB. A file that a sample lacks is null. With
-    ``decode`` (True, or "basic") .txt is text, .cls and similar suffixes int64, .json a value, .npy
-    an array; all other files, and all files with False, are bytes. Nothing is unpickled, and
-    nothing extracted to a disk. Archives may be compressed (.tar.gz, .tgz, .tar.zst ...).
+    are ``suffixes``, by default the suffixes in the first MiB. A missing file of a sample is null.
+    With ``decode`` (True, or "basic"), .txt is text, .cls and similar suffixes are int64, .json is
+    a value and .npy an array; all other files, and all files with ``decode=False``, are bytes.
+    Nothing is unpickled or extracted to a disk. Archives may be compressed (.tar.gz, .tgz, .tar.zst
+    ...).
 
     Raise SourceError, while reading, for damaged or truncated archives, links and other members
     that are not files, a sample of more than 32 MiB, and a file that cannot be decoded.

@@ -1,1 +1,1 @@
-"""These operators make batches, windows and packs of rows, and take them apart."""
+"""Operators that form batches, windows and packed rows, or split batches, are defined here."""

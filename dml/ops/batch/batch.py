@@ -81,7 +81,7 @@ class _Batching:
         return batch
 
     def pull_run(self, fits: Fits) -> BatchRun | None:
-        """Return the batches in the input's block; None for fewer than two, or if not ``fits``."""
+        """Return the batches in the input's current block; None if under two, or not ``fits``."""
         if self.sliced is None or (found := self.sliced.at_hand()) is None:
             return None
         block, left = found

@@ -1,4 +1,4 @@
-"""``bucket_by_length`` makes batches of rows of similar length."""
+"""``bucket_by_length`` forms batches of rows of similar length."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ MOST = (1 << 63) - 1
 class BucketByLength(Node):
     """Batches rows by bucket: bucket i has ``boundaries[i - 1] <= length < boundaries[i]``.
 
-    The length is that of a list, a text (characters) or bytes, or the number in a column of whole
-    numbers. A batch is emitted as soon as bucket i has ``sizes[i]`` rows; at the end the remaining
-    rows follow, in order of buckets. A null has no length and raises NullValueError.
+    The length is that of a list, a text (in characters) or bytes, or the value of an integer
+    column. A batch is emitted as soon as bucket i has ``sizes[i]`` rows; at the end the remaining
+    rows follow, in order of buckets. A null raises NullValueError.
     """
 
     input: Node
@@ -48,7 +48,7 @@ class BucketByLength(Node):
     gathers: ClassVar[int] = 2
 
     def check(self) -> None:
-        """Raise PlanError unless boundaries ascend, sizes fit, and the input is not batched."""
+        """Raise PlanError unless boundaries ascend, sizes match them, and the input has rows."""
         require_unbatched(self.input, "bucket_by_length")
         for bound in self.boundaries:
             element_count("bucket_by_length boundaries", bound)
@@ -133,7 +133,7 @@ def absent(values: Values) -> np.ndarray:
 
 
 def _lengths(values: Values, kind: pa.DataType) -> np.ndarray:
-    """Return the lengths (n,) i8, capped at the largest int64; any number where null."""
+    """Return the lengths (n,) i8, at most the largest int64; undefined where null."""
     if not isinstance(values, pa.Array):
         unsigned = values.values.dtype == np.uint64
         found = np.minimum(values.values, np.uint64(MOST)) if unsigned else values.values

@@ -1,4 +1,4 @@
-"""``group_by_window`` makes batches of rows with equal keys."""
+"""``group_by_window`` forms batches of rows with equal keys."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ class GroupByWindow(BatchesOfRows):
     """Makes batches of ``n`` rows of equal ``column``, and emits each as soon as it is full.
 
     At the end, unless ``drop_last``, the remaining rows follow in shorter batches, in ascending
-    order of keys. Null is a key like any other, and the last one. Keys are whole numbers, booleans
-    or texts.
+    order of keys, null last. Keys are integers, booleans, texts or null.
     """
 
     input: Node

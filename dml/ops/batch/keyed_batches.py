@@ -29,7 +29,7 @@ MOST_KEYS, MOST_LETTERS = 64, 1024
 
 
 class KeyedRows(NamedTuple):
-    """Keys of a block's rows: row i has ``keys[codes[i]]``; ``error`` is of the row after them."""
+    """Keys of a block's rows: row i has ``keys[codes[i]]``; the row after them has ``error``."""
 
     codes: np.ndarray
     keys: list[Key]
@@ -38,7 +38,7 @@ class KeyedRows(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class _Origin:
-    """A block that buffered rows came from: the input's position ``before`` it, its first ``row``.
+    """A block with buffered rows: the input's position ``before`` it, and its first ``row``.
 
     ``counts`` has the buffered rows by key at that point (None: too many keys), ``held`` the number
     of rows of the block that are still buffered.
@@ -51,7 +51,7 @@ class _Origin:
 
 
 class _Group:
-    """The waiting rows of one key: their number ``rows``, and the ``blocks`` that hold them.
+    """The buffered rows of one key: their number ``rows``, and the ``blocks`` that contain them.
 
     In a resumed run ``rows`` also counts rows of a batch emitted before, which are not buffered.
     """
@@ -78,7 +78,7 @@ class _Group:
 
 
 class _Turn(NamedTuple):
-    """A full batch of ``key``: ``rows`` of the current block go into it, and ``row`` fills it."""
+    """A full batch of ``key``: ``rows`` of the current block are in it; ``row`` is its last."""
 
     row: int
     key: Key
@@ -125,7 +125,7 @@ class KeyedBatches:
         self._again(start["since"])
 
     def _again(self, rows: int) -> None:
-        """Read ``rows`` rows again, up to the saved position; drop batches that they fill."""
+        """On resumption, read ``rows`` rows again and drop the batches that they fill."""
         while rows and self._next(rows):
             rows -= 0 if self.block is None else self.block.n
             while self._full() is not None:
@@ -186,7 +186,7 @@ class KeyedBatches:
         self.turns = deque(sorted(turns, key=lambda turn: turn.row))
 
     def _full(self) -> Block | None:
-        """Return the next batch that a row of the current block fills; None if none is left."""
+        """Return the next batch that the current block fills; None if there are no more."""
         if not self.turns or self.block is None:
             return None
         turn = self.turns.popleft()
@@ -207,7 +207,7 @@ class KeyedBatches:
         return group.blocks
 
     def _keep(self) -> None:
-        """Buffer the rows of the current block that filled no batch."""
+        """Buffer the rows of the current block that are in no full batch."""
         block, self.block = self.block, None
         if block is None:
             return

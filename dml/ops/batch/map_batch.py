@@ -23,9 +23,9 @@ MAP_BATCH = 0x6D61705F62617463
 
 @op
 class MapBatch(FunctionNode):
-    """MapBatch replaces each batch by the dict of arrays that ``fn`` makes of its dict of arrays.
+    """Replaces each batch, a dict of arrays, by the dict of arrays that ``fn`` returns for it.
 
-    The inputs are read-only; all returned arrays have one length, the new batch's. With
+    The inputs are read-only; all returned arrays have one length, that of the new batch. With
     ``on_error="skip"`` a batch for which ``fn`` raises is dropped.
     """
 

@@ -43,7 +43,7 @@ STRATEGIES = ("first_fit", "best_fit", "concat_split")
 
 @dataclasses.dataclass(eq=False, slots=True)
 class TokenChunk:
-    """The tokens of a block's rows, end to end, at the same offsets in all list columns.
+    """The tokens of a block's rows, concatenated, at the same offsets in all list columns.
 
     ``ids`` are the ids of these rows, ``tokens`` is the number of tokens in each column.
     """
@@ -59,11 +59,11 @@ Piece: TypeAlias = "tuple[TokenChunk, int, int]"
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Bin:
-    """A packed row that is being filled, with room for ``free`` more tokens.
+    """A packed row that is being filled, with space for ``free`` more tokens.
 
-    ``pieces`` is None for a bin of a resumed run whose packed row was emitted before. The id of the
-    packed row is derived from the id of the first piece's row (``row``) and the number of that
-    piece within its row (``part``). ``origin`` is the ``_Origin`` of that row's block.
+    ``pieces`` is None in a resumed run if the packed row was emitted before. The packed row's id is
+    derived from the id of the first piece's row (``row``) and the number of the piece in that row
+    (``part``). ``origin`` is the ``_Origin`` of that row's block.
     """
 
     number: int
@@ -75,10 +75,11 @@ class Bin:
 
 
 class Bins:
-    """The open bins, oldest first, and the ``closed`` bins, in the order of their emission.
+    """The open bins, oldest first, and the ``closed`` bins in the order of emission.
 
-    A row goes to the oldest open bin with room, or with "best_fit" to the one with least room. If
-    none has room, a new bin is opened; a bin is closed when it is full, or ``most`` bins old.
+    A row is added to the oldest open bin with enough space, or with "best_fit" to the one with the
+    least sufficient space. If no bin has enough, a new one is opened. A bin is closed when it is
+    full, or when ``most`` bins were opened after it.
     """
 
     def __init__(self, size: int, most: int, strategy: str, state: list[list[int]]) -> None:
@@ -89,11 +90,11 @@ class Bins:
         self.closed: list[Bin] = []
 
     def state(self) -> list[list[int]]:
-        """Return for each open bin its age (bins opened since, itself included) and free tokens."""
+        """Return, for each open bin, the bins opened since (itself included) and free tokens."""
         return [[self.next - each.number, each.free] for each in self.open]
 
     def add(self, chunk: TokenChunk, row: int, start: int, size: int, origin: object) -> None:
-        """Put the ``size`` tokens of row ``row`` of ``chunk``, which begin at ``start``, into bins.
+        """Add the ``size`` tokens of row ``row`` of ``chunk``, from ``start`` on, to bins.
 
         Only "concat_split" divides a row between bins; otherwise ``size`` is at most a bin's size.
         """
@@ -132,7 +133,7 @@ class Bins:
 
 
 def gathered(pieces: list[Piece]) -> dict[str, Values]:
-    """Return the tokens of ``pieces``, end to end, by column."""
+    """Return the concatenated tokens of ``pieces``, by column."""
     chunks = list({id(chunk): chunk for chunk, _, _ in pieces}.values())
     of = {id(chunk): number for number, chunk in enumerate(chunks)}
     which = np.array([of[id(chunk)] for chunk, _, _ in pieces], dtype=np.intp)
@@ -151,7 +152,7 @@ def gathered(pieces: list[Piece]) -> dict[str, Values]:
 
 
 def spans(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the token offsets of runs, end to end; run i has ``sizes[i]`` from ``starts[i]``."""
+    """Return the token offsets of all runs; run i has ``sizes[i]`` tokens from ``starts[i]``."""
     before = np.cumsum(sizes) - sizes
     places: np.ndarray = np.arange(int(sizes.sum())) + np.repeat(starts - before, sizes)
     return places
@@ -162,7 +163,7 @@ Wrong = tuple[np.ndarray, Callable[[int], DmlError]]
 
 
 def chunk_of(node: Pack, block: Block) -> tuple[TokenChunk, np.ndarray, DmlError | None]:
-    """Return the tokens before the first invalid row, the rows' sizes, and its error or None."""
+    """Return the tokens before the first invalid row, the rows' sizes, and that row's error."""
     lists = {name: lists_of(block[name]) for name in block.schema}
     sizes = lists[node.column].sizes
     wrong = [found for found in _wrong(node, block, lists) if len(found[0])]
@@ -177,7 +178,7 @@ def chunk_of(node: Pack, block: Block) -> tuple[TokenChunk, np.ndarray, DmlError
 
 
 def _wrong(node: Pack, block: Block, lists: dict[str, ExplodedLists]) -> Iterator[Wrong]:
-    """Yield, for each reason, the rows (n,) that cannot be packed, and a maker of their error."""
+    """Yield, per reason, a mask (n,) of rows that cannot be packed, and a factory of the error."""
     sizes = lists[node.column].sizes
     yield absent(block[node.column]), partial(_hole, node, node.column)
     if node.strategy != "concat_split" and node.long == "error":
@@ -192,7 +193,7 @@ def _wrong(node: Pack, block: Block, lists: dict[str, ExplodedLists]) -> Iterato
 
 
 def _flat(node: Pack, lists: ExplodedLists, stop: int) -> Values:
-    """Return the tokens of the first ``stop`` rows, end to end; with a fill, nulls become NaN."""
+    """Return the concatenated tokens of the first ``stop`` rows; with padding, nulls become NaN."""
     starts, sizes = lists.starts[:stop], lists.sizes[:stop]
     values = take(lists.values, spans(starts, sizes))
     if node.fill is None or not isinstance(values, Vec) or values.valid is None:
@@ -240,12 +241,12 @@ SPARE_TOKENS = 1 << 16
 class Pack(Node):
     """Joins the lists of several rows into packed rows of at most ``size`` tokens.
 
-    Which rows share a packed row follows from the lengths of their lists in ``column`` (see
-    ``Bins``). The lists of all other columns have the same lengths and are joined alike. Two
-    columns are added: ``segment_ids`` numbers the rows in a packed row from 1, ``positions`` the
-    tokens of each row from 0. With ``fill`` every column is a tensor of ``size`` tokens, padded
-    with ``fill``, the added columns with 0. A row of more than ``size`` tokens is split by the
-    strategy "concat_split"; otherwise ``long`` says what becomes of it.
+    The lengths of the lists in ``column`` determine which rows share a packed row (see ``Bins``).
+    The lists of all other columns have the same lengths and are joined in the same way. Two columns
+    are added: ``segment_ids`` numbers the rows in a packed row from 1, ``positions`` the tokens of
+    each row from 0. With ``fill`` every column is a tensor of ``size`` tokens, padded with
+    ``fill``, the added columns with 0. A row of more than ``size`` tokens is split by the strategy
+    "concat_split"; otherwise ``long`` says whether it is an error, truncated or dropped.
     """
 
     input: Node
@@ -260,7 +261,7 @@ class Pack(Node):
     gathers: ClassVar[int] = 2
 
     def check(self) -> None:
-        """Raise PlanError for invalid sizes, unknown option words, and a batched input."""
+        """Raise PlanError for invalid sizes, unknown option values, and a batched input."""
         element_count("pack max_tokens", self.size, least=1)
         element_count("pack bins", self.bins, least=1)
         if self.bins > MOST_BINS:
@@ -314,7 +315,7 @@ class Pack(Node):
         return dict(self.fill).get(name, 0) if isinstance(self.fill, tuple) else self.fill
 
     def filling(self, name: str, inner: pa.DataType) -> Any:
-        """Return the padding of column ``name``; None if its element type cannot hold it."""
+        """Return the padding value of column ``name``; None if its type cannot represent it."""
         if name in {SEGMENTS, POSITIONS}:
             return 0
         code = code_of(inner)
@@ -322,7 +323,7 @@ class Pack(Node):
 
     @property
     def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: the bins' room is saved, their rows are read again."""
+        """Return the cost of resuming: the bins' free space is saved, their rows are read again."""
         rows, work = self.bins * self.size, f"back to the oldest row in {self.bins} bins"
         return ResumeCost(state_bytes=64 + 14 * self.bins, work_rows=rows, work=work)
 
@@ -388,7 +389,7 @@ class _Origin:
 
 
 class _Packing:
-    """A flow of packed rows: ``made`` has those of ``queue``, returned up to index ``start``."""
+    """A flow of packed rows: ``made`` has finished ones, returned up to index ``start``."""
 
     def __init__(
         self, node: Pack, open_at: Any, position: Position | None, room: GatherQuota
@@ -420,7 +421,7 @@ class _Packing:
         return out
 
     def _next(self) -> None:
-        """Put the rows of the next input block into bins, and build the rows of closed bins."""
+        """Add the rows of the next input block to bins, and build the rows of closed bins."""
         if self.error is not None:
             raise self.error
         number, before = self.origin.number + 1, self.input.position()
@@ -461,7 +462,7 @@ class _Packing:
         return list(found.values())
 
     def _spare(self) -> None:
-        """Drop tokens that no open bin uses, once they are many."""
+        """Drop tokens that no open bin uses, once there are many of them."""
         pieces = [piece for each in self.bins.open for piece in each.pieces or ()]
         wanted = sum(size for _, _, size in pieces)
         if sum(chunk.tokens for chunk in self._chunks()) <= 2 * wanted + SPARE_TOKENS:

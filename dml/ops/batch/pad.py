@@ -1,6 +1,6 @@
-"""``padded_batch`` and ``ragged_batch`` first mark list columns with the layout of their batches.
+"""``padded_batch`` and ``ragged_batch`` first mark list columns with the layout in batches.
 
-``batch`` follows, and nothing is copied before a batch is delivered.
+``batch`` follows; no list is padded before its batch is delivered.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Pad(Node):
     """Marks lists of numbers to be padded with ``fill`` to one width in each batch.
 
     Without a ``width``, the longest list in the batch decides. Raises CastError for a list longer
-    than its ``width``; raises SchemaError for a name that is no column of lists, a value that its
-    type cannot hold, and a column of lists of lists.
+    than its ``width``; raises SchemaError for a name that is not a column of lists, for padding
+    that the type cannot represent, and for lists of lists.
     """
 
     input: Node
@@ -50,7 +50,7 @@ class Pad(Node):
         return self.width is None
 
     def check(self) -> None:
-        """Raise PlanError for a batched input, and for widths that are negative or no integers."""
+        """Raise PlanError for a batched input, and unless widths are non-negative integers."""
         require_unbatched(self.input, "padded_batch", "padded_batch(...) in place of .batch(...)")
         for _, width in _pairs(self.width) or [("", self.width)]:
             if width is not None:
@@ -84,7 +84,7 @@ class Pad(Node):
         return found
 
     def run(self, block: Block, _at: At) -> Iterator[Block]:
-        """Yield the marked rows; raise CastError for a list that is too long, after rows before."""
+        """Yield the marked rows; raise CastError for a too long list, after earlier rows."""
         if not block.n and not self.schema.known:
             return
         schema = self.schema_over(block.schema)
@@ -113,7 +113,7 @@ class Pad(Node):
 
 @op
 class Unpad(Node):
-    """Marks lists of numbers as ragged: batches have their values, and the offset of each list."""
+    """Marks lists of numbers as ragged: batches have all values, and the offset of each list."""
 
     input: Node
 
@@ -152,7 +152,7 @@ def is_numbers(kind: pa.DataType) -> bool:
 
 
 def fill_as(value: Any, code: str) -> Any:
-    """Return ``value`` as a Python number of type ``code``; None if the type cannot hold it."""
+    """Return ``value`` as a Python number of type ``code``; None if not representable."""
     taken = {"b": (bool, int), "f": (int, float)}.get(code[0], (int,))
     if not isinstance(value, taken) or (isinstance(value, bool) and code[0] != "b"):
         return None

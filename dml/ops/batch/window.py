@@ -1,4 +1,4 @@
-"""``window`` makes batches of rows that slide over the stream."""
+"""``window`` forms batches of rows in a window that slides over the stream."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ WINDOW = 0x77696E646F77
 class Window(SameColumns, BatchesOfRows):
     """Makes sliding batches: batch w has the rows ``w * shift + i * stride`` for i below ``n``.
 
-    With ``drop_last``, windows that reach beyond the end of the stream are dropped; without it they
-    are shorter, and the last window is the last with at least one row. A row's id is derived from
-    the input row's id and the row's place in the window.
+    With ``drop_last``, windows that extend beyond the end of the stream are dropped; without it
+    they are shorter, and the last window is the last one with at least one row. A row's id is
+    derived from the input row's id and its index in the window.
     """
 
     input: Node
@@ -75,7 +75,8 @@ class _Sliding:
     """A flow of windows: ``block`` buffers rows of the current window and of later ones.
 
     Rows are counted from where the input was opened: ``first`` is the first row of the current
-    window, ``read`` the next one to read. ``places`` are pairs of a row and the position before it.
+    window, ``read`` the next one to read. ``places`` are pairs of a row number and the position
+    before that row.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""These operators cache rows: in memory, on disk, or where that pays."""
+"""Operators that cache rows in memory or on disk are defined here."""

@@ -1,4 +1,4 @@
-"""``autocache`` lets a run cache rows if that pays."""
+"""``autocache`` lets each run decide whether to cache rows."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dml.ops.slice.part import Part
 
 @op
 class AutoStored(Stored):
-    """AutoStored returns the rows of its input; each run decides whether they are stored.
+    """Returns the rows of its input; each run decides whether they are stored.
 
-    Rows that an earlier run stored are read instead of computed. With ``reuse=n`` each epoch of the
-    input is returned for n epochs, then its next epoch; without ``reuse`` the rows of epoch 0 are
-    returned in every epoch. Source: Cachew's autocache; Revamper (ATC 2021) for the reuse.
+    Rows that an earlier run stored are read instead of computed. With ``reuse=n``, each epoch of
+    the input is returned for n epochs; without ``reuse``, every epoch returns the rows of epoch 0.
+    Source: Cachew's autocache; Revamper (ATC 2021) for the reuse.
     """
 
     reuse: int | None = None
@@ -38,7 +38,7 @@ class AutoStored(Stored):
 
 
 def varying(node: Node) -> Node | None:
-    """Return ``node`` or a node below it whose rows may differ between epochs; None if none may."""
+    """Return a node, from ``node`` down, whose rows may differ between epochs, or None."""
     stack = [node]
     while stack:
         each = stack.pop()

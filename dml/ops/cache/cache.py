@@ -1,4 +1,4 @@
-"""``cache`` stores elements that were computed once, so that they are not computed again."""
+"""``cache`` stores computed elements, so that later epochs do not compute them again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNTIMELY = (
 
 
 class Anchor:
-    """Owns the elements that one ``cache()`` call stores; they live as long as a node of the call.
+    """Owns the elements that one ``cache()`` call stores, for the lifetime of the call's nodes.
 
     ``kept`` maps the name of a cached input to its elements; the executor fills it. A copy that is
     sent to another process is empty.
@@ -46,9 +46,9 @@ class Anchor:
 class Cache(SameColumns):
     """Returns the input's elements of epoch 0 in every epoch, and stores them once computed.
 
-    The longest prefix of the elements that fits is stored, in memory or on disk. What is stored
-    never changes which elements are returned, only whether the input is computed again. In the tier
-    "auto" each run decides whether elements are stored on disk.
+    The longest prefix of the elements that fits is stored, in memory or on disk. The returned
+    elements never depend on which are stored, only whether the input is computed again does. In the
+    tier "auto" each run decides whether elements are stored on disk.
     """
 
     input: Node
@@ -93,11 +93,11 @@ def on_disk(node: Node) -> bool:
 class _Caching:
     """A flow of elements block by block, from the cache or from the input.
 
-    Blocks are pulled from the input whole, not in the sizes that the consumer asks for: the types
-    that settle must not depend on which consumer comes first. A position has a position of the
-    input, the number of elements before that, and the number of elements returned since: it stays
-    valid in a run that cuts blocks elsewhere. The input's position is the one before the current
-    block, or for a cached block, possibly an earlier one.
+    Whole blocks are pulled from the input, not the sizes that the consumer requests, since settled
+    types must not depend on the first consumer. A position contains a position of the input, the
+    number of elements before it, and the number of elements returned since. It stays valid in a run
+    with other block boundaries. The input's position is the one before the current block, or for a
+    cached block, possibly an earlier one.
     """
 
     def __init__(self, node: Cache, open_input: Opener, position: Position | None, at: At) -> None:
@@ -146,7 +146,7 @@ class _Caching:
         return False
 
     def _stored(self, kept: KeptPrefix) -> bool:
-        """Load the block of element ``first`` from the cache; return False if it is not cached."""
+        """Load the block with element ``first`` from the cache; return False if not cached."""
         found = kept.find_block(self.first)
         self.at.schemas.update(kept.schemas)
         if found is None:
@@ -162,7 +162,7 @@ class _Caching:
     def _pulled(self) -> bool:
         """Pull the next block of the input and offer it to the cache; return False at the end.
 
-        An input that was not open begins at the last element whose position is known.
+        If the input is not open, it is opened at the last element whose position is known.
         """
         if self.input is None:
             self.read = read_below(self.node) if self.read is None else self.read
@@ -213,7 +213,7 @@ def read_below(cache: Node) -> dict[str, dict[str, bytes]]:
 def changed(
     before: Mapping[str, Mapping[str, bytes]], now: Mapping[str, Mapping[str, bytes]]
 ) -> str:
-    """Return a text that names the variables of functions whose digests have changed, or ""."""
+    """Return the names of functions' variables whose digests have changed, as text, or ""."""
     found = [
         f"{fn} reads the variable {name!r}, which has changed meanwhile"
         for fn, names in now.items()

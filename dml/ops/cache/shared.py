@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @op
 class Shared(SameColumns):
-    """Shared returns the elements of the input, which several pipelines of one run share.
+    """Returns the elements of the input, which several pipelines of one run share.
 
-    Users do not write it: ``dml.collect_all`` adds it to the pipelines that it runs. No rewrite
-    moves operators across it, so that the operators below are the same in all these pipelines. In a
-    pipeline that runs alone it has no effect.
+    Users do not write this operator: ``dml.collect_all`` adds it to the pipelines that it runs. No
+    rewrite moves operators across it, so that the operators below are the same in all these
+    pipelines. In a pipeline that runs alone it has no effect.
     """
 
     input: Node

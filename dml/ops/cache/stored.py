@@ -1,4 +1,4 @@
-"""``cache`` on disk stores rows unit by unit where the source's atoms are still visible."""
+"""``cache`` on disk stores rows unit by unit if only row-local operators precede it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Root: TypeAlias = str
 
 @op
 class Stored(SameColumns):
-    """Stored returns the input's rows of epoch 0 in every epoch, and keeps them in a store.
+    """Returns the input's rows of epoch 0 in every epoch, and keeps them in a store.
 
     Workers write the rows, or read them back, unit by unit of the source and atom by atom, so that
-    workers can also run the operators above. Whether a row was in the store cannot be seen in any
-    result. Without a store, blocks pass unchanged. ``root`` is the folder or URL of the store; if
-    it is "", the options of the run name the store.
+    workers can also run the operators above. No result shows whether a row was read from the store.
+    Without a store, blocks pass unchanged. ``root`` is the folder or URL of the store; if it is "",
+    the options of the run name the store.
     """
 
     input: Node
@@ -38,7 +38,7 @@ class Stored(SameColumns):
     total: bool = True
 
     def run(self, block: Block, _at: At) -> Iterator[Block]:
-        """Yield the block as it is."""
+        """Yield the block unchanged."""
         yield block
 
     def turn(self, _epoch: int) -> int:
@@ -57,7 +57,8 @@ class Stored(SameColumns):
 def storable(node: Node) -> bool:
     """Return True if workers compute the rows of ``node`` while they read a source unit by unit.
 
-    An operator with resource needs passes its rows to other tasks, which see partitions.
+    They do not above an operator with resource needs: it passes its rows to other tasks, in
+    partitions instead of units.
     """
     source, *steps = node.chain()
     return (

@@ -1,1 +1,1 @@
-"""These operators compute aggregates, first rows and functions of rows with equal keys."""
+"""Operators on rows with equal keys are defined here: aggregates, first rows, functions."""

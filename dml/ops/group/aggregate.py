@@ -29,7 +29,7 @@ AGGREGATE = 0x6167677265676174
 
 @op
 class Aggregate(Node):
-    """Makes one row of each run of rows of equal ``keys``: the keys, then the aggregates ``parts``.
+    """Outputs one row per run of rows with equal ``keys``: the keys, then the aggregates ``parts``.
 
     Sorted rows have one run for each group. Without keys all rows are one group, and an empty input
     gives one row, too. A key of -0.0 becomes 0.0. The row id is derived from that of the group's
@@ -124,7 +124,7 @@ class Aggregate(Node):
         return Schema((name, pa.null()) for name in sorted(self.looks_at))
 
     def group_ids(self, firsts: RowIds | None) -> RowIds:
-        """Return the ids of groups; ``firsts`` has their first rows' ids, None: an empty group."""
+        """Return the ids of groups from their first rows' ids (None: one empty group)."""
         key = AGGREGATE + self.level
         return RowIds.run(key, 0, 1) if firsts is None else firsts.derive(key, 0)
 
@@ -166,7 +166,7 @@ class _Groups:
         return self._row(heads.slice(0, groups), whole) if groups else None
 
     def _starts(self, block: Block) -> np.ndarray:
-        """Return the indices of the rows of ``block`` with which a group begins, ascending."""
+        """Return the indices of the rows of ``block`` at which a group begins, ascending."""
         if not self.node.keys:
             return np.zeros(0 if self.first is not None else 1, np.int64)
         ordering = self.node.ordering

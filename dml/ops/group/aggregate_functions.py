@@ -1,7 +1,7 @@
-"""``Figure`` is the base of all aggregates; aggregates of numbers and booleans follow it here.
+"""``Figure`` is the base of all aggregates; those of numbers and booleans are defined here.
 
-An aggregate computes a state for each run of consecutive rows, joins two states of one group, and
-makes a column of the states of many groups. Nulls are left out, except by ``implode``.
+An aggregate computes a state for each run of consecutive rows, combines two states of one group,
+and converts the states of many groups to a column. Nulls are ignored, except by ``implode``.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Figure:
         return 0
 
     def refused(self, wanted: str, why: str) -> SchemaError:
-        """Return the error for a column of a wrong type; ``wanted`` names the types allowed."""
+        """Return the error for a column of a wrong type; ``wanted`` names the allowed types."""
         name, verb, column, _ = self.part
         return SchemaError(
             f"{verb} needs a column of {wanted}, and {column!r} is {short(self.given)}",
@@ -157,7 +157,7 @@ class Spread(Mean):
 
 
 class Truth(Figure):
-    """Whether any value is true ("any": False without values), or all ("all": True then)."""
+    """Whether any value is true ("any"), or all are ("all"); without values, False or True."""
 
     def typed(self) -> pa.DataType:
         """Return bool; raise SchemaError unless the column has booleans."""

@@ -1,4 +1,4 @@
-"""``FIGURES`` is the table of all aggregates; those whose states hold values are defined here."""
+"""``FIGURES`` is the table of all aggregates; those whose states contain values follow here."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class Edge(Figure):
 
 
 class Unique(Figure):
-    """Unique counts distinct values; all NaNs count as one, and -0.0 as 0.0."""
+    """The number of distinct values; all NaNs count as one, and -0.0 as 0.0."""
 
     def typed(self) -> pa.DataType:
         """Return int64; raise SchemaError unless the column's values can be compared."""
@@ -154,7 +154,7 @@ class Unique(Figure):
         return [set(array[start:stop]) - {None} for start, stop in runs]
 
     def joined(self, a: Any, b: Any) -> Any:
-        """Return the union of ``a`` and ``b``, for which ``a`` is changed."""
+        """Return the union of ``a`` and ``b``; ``a`` is modified."""
         a |= b
         return a
 
@@ -174,7 +174,7 @@ class Unique(Figure):
 
 
 def _is_shaped(kind: pa.DataType) -> bool:
-    """Return True for tensors, and for lists that are shown as arrays."""
+    """Return True for tensors, and for lists that are delivered as arrays."""
     return bool(shape_of(kind) or isinstance(kind, Mark | OpenTensor))
 
 
@@ -232,7 +232,7 @@ KEEPS = {"n_unique", "implode"}
 
 
 def _column(found: list[Any], kind: pa.DataType) -> Values:
-    """Return a column of ``kind`` from Python values of ``comparable``; None stands for null."""
+    """Return a column of ``kind`` from Python values as ``comparable`` gives them; None is null."""
     if code_of(kind) != "arrow":
         present = np.array([each is not None for each in found], bool)
         array = np.array([0 if each is None else each for each in found], code_of(kind))
@@ -245,7 +245,7 @@ def _column(found: list[Any], kind: pa.DataType) -> Values:
 
 
 def _of_scalars(found: list[Any], kind: pa.DataType) -> Values:
-    """Return a column of ``kind`` from Arrow scalars; None stands for null."""
+    """Return a column of ``kind`` from Arrow scalars; None is null."""
     if code_of(kind) != "arrow":
         return _column([None if each is None else each.as_py() for each in found], kind)
     return pa.array(found, kind)

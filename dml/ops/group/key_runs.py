@@ -49,7 +49,7 @@ class OfRuns(Node):
         return frozenset(self.keys)
 
     def runs(self, rows: Flow) -> Iterator[tuple[Block, np.ndarray]]:
-        """Yield the blocks of ``rows``, each with the indices at which a run begins, ascending."""
+        """Yield the blocks of ``rows``, each with the ascending indices at which runs begin."""
         ordering, last = self.ordering, None
         while (block := rows.pull(CHUNK)) is not None:
             keys = ordering.keyed(block)
@@ -64,7 +64,7 @@ class OfRuns(Node):
 
 @op
 class FirstOfRun(OfRuns):
-    """FirstOfRun keeps the first row of each run of rows of equal ``keys``."""
+    """Keeps the first row of each run of rows with equal ``keys``."""
 
     # as a slice does, it hands all columns on and keeps ids
     rows: ClassVar[Rows] = Rows.SLICE
@@ -82,7 +82,7 @@ class FirstOfRun(OfRuns):
 
 @op
 class RunBatches(OfRuns):
-    """RunBatches makes each run of rows of equal ``keys`` one batch, which must fit into memory."""
+    """Combines each run of rows with equal ``keys`` into one batch, which must fit in memory."""
 
     rows: ClassVar[Rows] = Rows.GROUPED
     batched = True

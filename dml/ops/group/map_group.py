@@ -26,7 +26,7 @@ MAP_GROUP = 0x6D617067726F7570
 
 @op
 class MapGroup(FunctionNode):
-    """Replaces each batch by the rows, or the row, that ``fn`` makes of its dict of arrays.
+    """Replaces each batch, a dict of arrays, by the rows (or the one row) that ``fn`` returns.
 
     A dict of single values is one row. The inputs are read-only. With ``on_error="skip"`` a group
     for which ``fn`` raises is dropped.

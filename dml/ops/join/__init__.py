@@ -1,1 +1,1 @@
-"""Two inputs are joined by keys here, within memory and beyond it."""
+"""Two inputs are joined by keys here, in memory or with parts on disk."""

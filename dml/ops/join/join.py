@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class Joined:
     """A flow of joined rows, which reads the right side first.
 
-    A position holds the left side's position before its current block, and the number of rows
-    returned since. If the result depends on all earlier left rows, it holds the position where the
-    left side started, and the number of all rows returned.
+    A position contains the left side's position before its current block, and the number of rows
+    returned since. If the result depends on all earlier left rows, it contains the position at
+    which the left side started, and the number of all returned rows.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Joined:
         return self.source.pull(most)
 
     def _begun(self) -> Probing | Partitioned:
-        """Read the right side, as far as the budget allows; return the source of result rows."""
+        """Read the right side as far as memory allows; return the in-memory or partitioned join."""
         from dml.ops.join.matches import JoinSide  # noqa: PLC0415
         from dml.ops.join.partitioned_join import ROW_BYTES, Partitioned, room  # noqa: PLC0415
 
@@ -157,10 +157,10 @@ VALIDATIONS = ("m:m", "1:1", "1:m", "m:1")
 
 @op
 class Join(JoinNode):
-    """Join pairs each row of ``input`` with each row of ``other`` that has the same key.
+    """Pairs each row of ``input`` with each row of ``other`` that has the same key.
 
-    Rows come in the order of ``input``; the matches of one row come in the order of ``other``,
-    which is read first; unmatched rows of ``other`` (right, outer) come last. The columns of
+    Rows are in the order of ``input``, and the matches of one row in the order of ``other``, which
+    is read first; unmatched rows of ``other`` (right, outer) follow at the end. The columns of
     ``other`` without its keys follow those of ``input``, with ``suffix`` added to a name that both
     have. Row ids are derived from the ids of both sides.
     """
@@ -170,7 +170,7 @@ class Join(JoinNode):
     gathers: ClassVar[int] = 2
 
     def check(self) -> None:
-        """Raise PlanError for batched or endless inputs, unknown option words, or unpaired keys."""
+        """Raise PlanError for batched or endless inputs, unknown options, or unpaired keys."""
         _one_of("how", self.how, HOWS)
         _one_of("validate", self.validate, VALIDATIONS)
         if any(node.batched for node in self.inputs):
@@ -203,7 +203,7 @@ class Join(JoinNode):
             )
 
     def infer(self) -> Schema:
-        """Return the joined columns; raise SchemaError for unfit keys or a name on both sides."""
+        """Return the joined columns; raise SchemaError for incomparable keys or duplicate names."""
         for node, side in zip(self.inputs, ("left", "right"), strict=True):
             if not node.schema.known:
                 raise SchemaError(

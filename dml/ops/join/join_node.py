@@ -1,4 +1,4 @@
-"""``JoinNode`` has the fields of a join, which say how rows match and which rows result."""
+"""``JoinNode`` has the fields of a join: how rows match, and which rows are in the result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class JoinNode(Node):
     """The base of the operator ``join``: the fields and facts that matching needs.
 
     Keys are the columns ``left_on`` of ``input`` and ``right_on`` of ``other``. ``how`` says which
-    rows without a match are in the result, ``validate`` how often a key may occur on either side.
+    rows without a match are in the result, and ``validate`` how often a key may occur on each side.
     Null keys match each other if ``nulls_equal``.
     """
 
@@ -60,12 +60,12 @@ class JoinNode(Node):
 
     @property
     def whole(self) -> bool:
-        """True if the result depends on all earlier rows of the left side."""
+        """True if a result row can depend on all earlier rows of the left side."""
         return self.coalesced or self.validate in ("1:1", "1:m")
 
     @cached_property
     def added(self) -> tuple[tuple[str, str], ...]:
-        """Return pairs of a right column that is no key, and the column's name in the result."""
+        """Return the right columns other than keys, each with its name in the result."""
         taken = set(self.input.schema)
         names = [name for name in self.other.schema if name not in self.right_on]
         return tuple((name, name + self.suffix if name in taken else name) for name in names)

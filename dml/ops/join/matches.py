@@ -1,4 +1,4 @@
-"""Rows of two blocks with equal keys are matched, and the result rows of a join are made."""
+"""Rows of two blocks with equal keys are matched, and the join's result rows are built."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def keys_in(node: JoinNode, block: Block, names: tuple[str, ...]) -> Keys:
 
 
 def cast(values: Values, given: pa.DataType, kind: pa.DataType) -> Values:
-    """Return a column of type ``given`` in type ``kind``, which can hold all its values."""
+    """Return a column of type ``given`` as type ``kind``, which can represent all its values."""
     if given == kind:
         return values
     if isinstance(values, Vec):
@@ -47,7 +47,7 @@ class JoinSide:
 
     @property
     def unmet(self) -> np.ndarray:
-        """Return the indices of the rows whose key no left row had, ascending."""
+        """Return the ascending indices of the rows that no left row has matched."""
         index = self.index
         met = np.zeros(self.payload.n, bool)
         met[index.order] = np.repeat(self.met, index.counts)
@@ -57,9 +57,9 @@ class JoinSide:
 class Matches:
     """The ``n`` result rows of one block of left rows; any range of them can be built.
 
-    ``error`` is to be raised after these rows: it is set if a row has more matches than
-    ``validate`` allows. ``how`` is the node's join type, except if the right side is joined in
-    several pieces: then only the last piece has it.
+    ``error``, which is raised after these rows, is set if a row has more matches than ``validate``
+    allows. ``how`` is the node's join type; if the right side is joined in several pieces, only the
+    last piece uses it.
     """
 
     def __init__(self, node: JoinNode, left: Block, side: JoinSide, how: str) -> None:
@@ -89,7 +89,7 @@ class Matches:
         return np.maximum(found, 1) if how in ("left", "outer") else found
 
     def _judged(self) -> MatchError | None:
-        """Cut the block at the first row that ``validate`` forbids; return its error, or None."""
+        """Truncate before the first row that ``validate`` forbids; return its error or None."""
         node, bad = self.node, np.zeros(self.left.n, bool)
         if node.validate == "m:m":
             return None
@@ -119,7 +119,7 @@ class Matches:
         return paired(self.node, left, self.side.payload, partners)
 
     def pairs(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the left and right rows of result rows ``start`` to ``stop``; -1: no right row."""
+        """Return left and right row indices of results ``start`` to ``stop``; -1: no right row."""
         if start >= stop:
             return np.zeros(0, np.intp), np.zeros(0, np.intp)
         first, last = np.searchsorted(self.ends, (start, stop - 1), "right").tolist()

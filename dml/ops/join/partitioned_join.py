@@ -1,9 +1,10 @@
 """A join larger than memory partitions both sides on disk and joins them part by part.
 
-Rows go into parts by a hash of their key, so that a part of one side meets only that part of the
-other. The result of a part is a run in the order of the left side, and all runs are merged. A part
-of the right side that does not fit either (most rows have one key) is joined in several pieces,
-each of which makes a run of its own. Source: Grace hash join (Kitsuregawa, Tanaka, Moto-oka, 1983).
+Rows are divided into parts by a hash of their key, so that each part of one side is joined with
+only one part of the other. The result of a part is a run in the order of the left side, and all
+runs are merged. A part of the right side that exceeds memory too (if most rows have one key) is
+joined in several pieces, with one run for each. Source: Grace hash join (Kitsuregawa, Tanaka,
+Moto-oka, 1983).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ NONE = 2**64 - 1
 
 
 def fitting(row_bytes: int) -> int:
-    """Return how many rows of ``row_bytes`` bytes to make at once: about 4 MiB of them."""
+    """Return how many rows of ``row_bytes`` bytes to build at once: about 4 MiB of them."""
     return max(1, min(CHUNK, PORTION_BYTES // max(1, row_bytes)))
 
 
@@ -61,7 +62,7 @@ def room(schema: Schema, budget: int) -> int:
 
 
 def numbered(block: Block, numbers: dict[str, np.ndarray]) -> Block:
-    """Return ``block`` with the columns ``numbers``, row numbers by column name, at the end."""
+    """Return ``block`` with the columns ``numbers`` (row numbers by column name) appended."""
     kinds = [*block.schema.items(), *((name, pa.uint64()) for name in numbers)]
     columns = (*block.columns, *(Vec(values, None) for values in numbers.values()))
     return Block(Schema(kinds), columns, block.ids)
@@ -73,7 +74,7 @@ def numbers_of(block: Block, name: str) -> np.ndarray:
 
 
 class Parts:
-    """The rows of one side of a join, numbered, in order, and divided by key into parts on disk."""
+    """The rows of one side of a join, numbered in order and divided by key into parts on disk."""
 
     def __init__(self, node: JoinNode, names: tuple[str, ...], at: At) -> None:
         self.node, self.names, self.at = node, names, at
@@ -82,7 +83,7 @@ class Parts:
         self.rows = self.held_bytes = 0
 
     def add(self, block: Block) -> None:
-        """Number and buffer the rows of ``block``; write the buffer to disk above the budget."""
+        """Number and buffer the rows of ``block``; write the buffer to disk if it is too large."""
         rows = np.arange(self.rows, self.rows + block.n, dtype="u8")
         self.rows += block.n
         self.held.append(numbered(block.bare(), {ROW: rows}))
@@ -91,7 +92,7 @@ class Parts:
             self.leave()
 
     def leave(self) -> None:
-        """Write the buffered rows to disk, as one run for each part."""
+        """Write the buffered rows to disk, as one run per part."""
         if not self.held:
             return
         whole = concat(self.held)
@@ -198,7 +199,7 @@ class Partitioned:
                 yield block.select(names)
 
     def _divide(self, held: list[Block]) -> bool:
-        """Write both sides to disk; return False if the right side fails: its error comes first."""
+        """Write both sides to disk; return False if reading the right side fails."""
         try:
             while (block := held.pop(0) if held else self.right.pull(CHUNK)) is not None:
                 self._add_right(block)
@@ -217,7 +218,7 @@ class Partitioned:
         return True
 
     def _add_right(self, block: Block) -> None:
-        """Add right rows, except unmatchable null keys if the join drops unmatched right rows."""
+        """Add right rows; drop those with null keys, which match nothing, if the join allows it."""
         if not self.node.coalesced:
             present = keys_in(self.node, block, self.node.right_on).present
             block = block if present is None else block.take(np.flatnonzero(present))
@@ -238,7 +239,7 @@ class Partitioned:
         self.rights.drop(part)
 
     def _right_pieces(self, part: int) -> Iterator[tuple[list[Block], bool]]:
-        """Yield the right rows of a part, as many as fit, with a flag: True for the last piece."""
+        """Yield the right rows of a part in pieces that fit, each with True if it is the last."""
         held: list[Block] = []
         held_bytes = 0
         for block in self.rights.blocks(part):
@@ -284,7 +285,7 @@ class Partitioned:
             yield numbered(found.take_pairs(picked, partners), numbers)
 
     def _finished(self, blocks: Iterator[Block]) -> Iterator[Block]:
-        """Yield the merged rows, without rows that are wrong since another right piece matched."""
+        """Yield the merged rows without "unmatched" rows that another right piece matched."""
         single = self.node.validate in ("1:1", "m:1")
         last = NONE
         for block in _undivided(blocks) if single else blocks:
@@ -317,7 +318,7 @@ class Partitioned:
 
 
 def _undivided(blocks: Iterator[Block]) -> Iterator[Block]:
-    """Yield the rows of ``blocks``, recut so that all rows of one left row are in one block."""
+    """Yield the rows of ``blocks``, regrouped so that all rows of one left row are in one block."""
     held: Block | None = None
     for block in blocks:
         whole = block if held is None else concat([held, block])
@@ -382,7 +383,7 @@ def _recut(blocks: Iterable[Block], budget: int) -> Iterator[Block]:
 
 
 def _merged(runs: list[Iterator[Block]]) -> Iterator[Block]:
-    """Yield the rows of sorted runs merged in order, at most two blocks of each in memory."""
+    """Yield the rows of sorted runs merged in order, with at most two blocks of each in memory."""
     heads = [head for head in map(_Head, runs) if head.block is not None]
     while heads:
         for head in heads:

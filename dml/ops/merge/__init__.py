@@ -1,1 +1,1 @@
-"""These operators combine several inputs: one after the other, side by side, in turns."""
+"""Operators that combine several inputs are defined here: concatenation, zip, mix, choice."""

@@ -1,4 +1,4 @@
-"""``choose_from_datasets`` takes the next element from the input that a selector names."""
+"""``choose_from_datasets`` takes the next element from the input that a selector selects."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @op
 class Choose(Merging):
-    """Choose takes the next element of the input that the next row of ``selector`` names by number.
+    """Takes the next element of the input whose number is in the next row of ``selector``.
 
-    The output ends with the selector, or once every input is known to have ended. A row that names
-    an ended input also ends the output (``stop``), or is skipped. Row ids are derived from the
-    input row's id and the number of the input. Raises CastError for a number that no input has, and
-    NullValueError for null.
+    The output ends with the selector, or once every input is known to have ended. A row that
+    selects an ended input also ends the output (``stop``), or is skipped. Row ids are derived from
+    the input row's id and the number of the input. Raises CastError for a number without an input,
+    and NullValueError for null.
     """
 
     input: Node
@@ -47,7 +47,7 @@ class Choose(Merging):
         return (self.input, *self.others)
 
     def check(self) -> None:
-        """Raise PlanError for a mix of rows and batches, a batched selector, or a bad ``stop``."""
+        """Raise PlanError for mixed rows and batches, batched selectors, or an invalid ``stop``."""
         if len({node.batched for node in self.element_inputs}) > 1 or self.selector.batched:
             raise PlanError(
                 f"{self.verb} of rows and batches",
@@ -102,7 +102,7 @@ def numbers_of(schema: Schema) -> tuple[str, pa.DataType]:
 
 
 class _Chosen:
-    """A flow of chosen elements; ``before`` is its state before it last read choices.
+    """A flow of chosen elements; ``before`` is its state before it last read the selector.
 
     ``since`` counts the elements that were returned after that.
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @op
 class Concat(Merging):
-    """Concat returns all elements of ``input``, then all of the first of ``others``, and so on.
+    """Returns all elements of ``input``, then all of the first of ``others``, and so on.
 
     Row ids are derived from the input row's id and the number of the input.
     """

@@ -11,7 +11,7 @@ from dml.ops.merge.turns import InputTurns, Weaving
 
 @op
 class Interleave(Weaving):
-    """Takes ``block_length`` elements of each input in turn, and leaves ended inputs out.
+    """Takes ``block_length`` elements of each input in turn, and skips ended inputs.
 
     Row ids are derived from the input row's id and the number of the input.
     """
@@ -24,7 +24,7 @@ class Interleave(Weaving):
     total: bool = True
 
     def check(self) -> None:
-        """Raise PlanError unless ``block_length`` is a positive integer and inputs are alike."""
+        """Raise PlanError for an invalid ``block_length``, or a mix of rows and batches."""
         super().check()
         element_count("interleave block_length", self.block_length, least=1)
 
@@ -39,7 +39,7 @@ class Interleave(Weaving):
 
 
 class _Round(InputTurns):
-    """Round-robin turns of the ``open`` inputs; the current one has had ``taken`` elements."""
+    """Round-robin turns of the ``open`` inputs; ``taken`` elements of the current one are taken."""
 
     def __init__(self, length: int, open_: list[int], place: int, taken: int) -> None:
         self.length, self.open, self.place, self.taken = length, open_, place, taken

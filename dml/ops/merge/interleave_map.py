@@ -38,12 +38,12 @@ NEAR = 1024
 
 @op
 class InterleaveMap(Node):
-    """Takes rows in turns from pipelines that ``fn`` returns, of which some are open at a time.
+    """Takes rows in turns from the pipelines that ``fn`` returns, several of which are open.
 
-    A cycle has ``cycle_length`` places. At each place in turn up to ``block_length`` rows are taken
-    from the pipeline that is open there. An exhausted pipeline leaves its place empty, and the next
-    place has its turn; at an empty place the pipeline of the next input row is opened, while input
-    rows remain. Source: tf.data's InterleaveDataset, not parallel.
+    A cycle has ``cycle_length`` slots. From each slot in turn, up to ``block_length`` rows are
+    taken of the pipeline in it. A slot whose pipeline is exhausted becomes empty, and the next slot
+    follows; at an empty slot, the pipeline of the next input row is opened, if there is one.
+    Source: tf.data's InterleaveDataset, not parallel.
 
     Row ids are derived from the id of the input row and the id of the row in its pipeline. Raises
     SchemaError if pipelines have different columns. A resumed run calls ``fn`` again for open
@@ -100,7 +100,7 @@ class _Input:
         return _Row(row, self.number - 1, *self.block)
 
     def where(self) -> tuple[Position, int]:
-        """Return an input position at or before the next row, and the number of the row there."""
+        """Return an input position at or before the next row, and the row number there."""
         return (self.flow.position(), self.number) if self.rest is None else self.block
 
 
@@ -115,7 +115,7 @@ class _Row(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class _Slot:
-    """An open pipeline ``side``, and ``of``, the input row for which it was returned."""
+    """An open pipeline ``side``, and the input row ``of`` for which it was returned."""
 
     of: _Row
     side: TurnInput
@@ -137,7 +137,7 @@ class _Seat(TurnInput):
         return found
 
     def fetch(self, wanted: int) -> int:
-        """Return the number of prefetched rows, ``wanted`` at most."""
+        """Return the number of prefetched rows, at most ``wanted``."""
         return min(wanted, self.look(wait=False))
 
     def take(self, n: int) -> Block:
@@ -150,7 +150,7 @@ class _Seat(TurnInput):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Calling:
-    """Opens the pipelines that ``fn`` returns; prefetching threads refer to it, not ``_Cycle``."""
+    """Opens the pipelines that ``fn`` returns, without references to the flow, for threads."""
 
     node: InterleaveMap
     epoch: int
@@ -167,7 +167,7 @@ class _Calling:
         return flow
 
     def _called(self, row: Block) -> Node:
-        """Return the pipeline that ``fn`` returns for ``row``; raise UDFError for anything else."""
+        """Return the pipeline that ``fn`` returns for ``row``; raise UDFError for other results."""
         fn, out = self.node.fn, list[Any]()
         error = each(*convert.readable(fn.call, row), out)
         if error is not None:
@@ -186,7 +186,7 @@ class _Calling:
 
 
 class _Rereading:
-    """Reads input rows by ascending number; it reopens the input where it would skip many."""
+    """Reads input rows by ascending number; it reopens the input instead of skipping many rows."""
 
     def __init__(self, open_input: Opener, epoch: int) -> None:
         self.open_input, self.epoch = open_input, epoch
@@ -273,7 +273,7 @@ class _Cycle:
         return None
 
     def _placed(self) -> bool:
-        """Move the turn to an open pipeline, or open one; return False if there are no more."""
+        """Move the turn to a slot with an open pipeline, or open one; return False at the end."""
         while (slot := self.slots[self.turn[0]]) is None:
             if not self.over:
                 self._open_next()
@@ -287,7 +287,7 @@ class _Cycle:
         return (place + 1) % len(self.slots), 0
 
     def _open_next(self) -> None:
-        """Open the pipeline of the next input row at the current place."""
+        """Open the pipeline of the next input row in the current slot."""
         if not self.coming and not self._begun():
             self.over = True
             return
@@ -303,10 +303,10 @@ class _Cycle:
         return row is not None
 
     def _go_ahead(self) -> None:
-        """Start to prefetch pipelines of buffered input rows, in place of fully prefetched ones.
+        """Start to prefetch pipelines of buffered input rows, after others were read completely.
 
-        At most as many pipelines as the cycle has places are being prefetched, and none is started
-        while the prefetched rows take more than a quarter of the operator's memory.
+        At most as many pipelines as the cycle has slots are prefetched at a time, and none is
+        started while prefetched rows take more than a quarter of the operator's memory.
         """
         if self.reading is None:
             return
@@ -325,7 +325,7 @@ class _Cycle:
         return _Slot(row, _Seat(self.reading.open(opener, position, self.most_bytes, again)))
 
     def _opened_again(self, start: Position, rereading: _Rereading) -> _Input:
-        """Open the pipelines of a saved position again; return the input at its next row."""
+        """Open the pipelines of a saved position; return the input, positioned at its next row."""
         places = [place for place, slot in enumerate(start["slots"]) if slot is not None]
         for place in sorted(places, key=lambda each: start["slots"][each]["row"]):
             slot = start["slots"][place]
@@ -339,7 +339,7 @@ class _Cycle:
         return _Input(flow, self.rows, 1 if one else AT_ONCE * len(self.slots))
 
     def _some(self, wanted: int) -> Block | None:
-        """Return up to ``wanted`` rows; None if the pipeline that has its turn is exhausted."""
+        """Return up to ``wanted`` rows; None if the pipeline in the current slot is exhausted."""
         picks, turn = self._walk(wanted)
         counts = np.bincount(picks, minlength=len(self.slots))
         first = self.slots[picks[0]]
@@ -363,9 +363,9 @@ class _Cycle:
         return list(zip(self.slots, counts.tolist(), strict=True))
 
     def _walk(self, wanted: int) -> tuple[list[int], tuple[int, int]]:
-        """Return the place of each of the next ``wanted`` rows, and the turn after these rows.
+        """Return the slots of the next ``wanted`` rows, and the turn after these rows.
 
-        There are fewer places if a pipeline must be opened first.
+        There are fewer slots if a pipeline must be opened first.
         """
         picks: list[int] = []
         place, taken = self.turn
@@ -397,7 +397,7 @@ class _Cycle:
         return dataclasses.replace(block, ids=ids, rows=None)
 
     def _agreed(self, block: Block, number: int) -> None:
-        """Raise SchemaError if columns differ from the declared ones, or the first block's."""
+        """Raise SchemaError if columns differ from the declared ones, or from the first block's."""
         known = self.node.schema
         if not known.known:
             known = self.at.schemas.setdefault(self.node.digest.hex(), block.schema)

@@ -1,4 +1,4 @@
-"""Operators of several inputs share their schema check, row ids and portion size."""
+"""Operators of several inputs share a schema check, row ids, and the size of portions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Merging(Node):
         return self.inputs
 
     def infer(self) -> Schema:
-        """Return the inputs' schema, unknown if one is; raise SchemaError if known ones differ."""
+        """Return the inputs' common schema, or UNKNOWN; raise SchemaError if they differ."""
         first, *others = (node.schema for node in self.element_inputs)
         for number, other in enumerate(others, 2):
             if first.known and other.known:
@@ -62,7 +62,7 @@ class Merging(Node):
 
     @property
     def resume_cost(self) -> ResumeCost:
-        """Return the cost of resuming: the turn is saved; the inputs have costs of their own."""
+        """Return the cost of resuming: the turn is saved; each input adds its own cost."""
         return ResumeCost(state_bytes=16 * len(self.inputs))
 
     def parameters_text(self) -> str:
@@ -97,7 +97,7 @@ def agreed(node: Merging, block: Block, number: int, at: At) -> None:
 
 
 class Portion:
-    """The number of rows to gather at once from all inputs, so that they take some megabytes.
+    """The number of rows to gather at once from all inputs: a few megabytes of them.
 
     ``rows`` is 1 in a run with a limited number of errors (``max_errors``): rows that an input
     skips are then counted in the order of the output.

@@ -18,13 +18,13 @@ FINEST = 10_000
 
 @op
 class Mix(Weaving):
-    """Mix takes elements by ``weights``: of the first t elements, ``w_i t`` +- 1 come from input i.
+    """Takes elements by ``weights``: of the first t elements, ``w_i t`` +- 1 come from input i.
 
     ``w_i`` is the weight of input i, divided by the sum of the weights. At each turn, of the inputs
     that are due, the one with the earliest deadline is taken. An input that ends also ends the mix
-    (``stop="first"``), or the other inputs go on as a mix of their own (``"all"``). Row ids are
-    derived from the input row's id and the number of the input. Source: Tijdeman, The chairman
-    assignment problem (1980), whose bound is ``1 - 1 / (2 n - 2)`` for n inputs.
+    (``stop="first"``), or the other inputs continue as a new mix (``"all"``). Row ids are derived
+    from the input row's id and the number of the input. Source: Tijdeman, The chairman assignment
+    problem (1980), whose bound is ``1 - 1 / (2 n - 2)`` for n inputs.
     """
 
     input: Node
@@ -36,7 +36,7 @@ class Mix(Weaving):
     total: bool = True
 
     def check(self) -> None:
-        """Raise PlanError without a weight for each input, and for an unknown ``stop``."""
+        """Raise PlanError unless there is one weight per input, and for an unknown ``stop``."""
         super().check()
         if self.stop not in STOPS:
             raise PlanError(

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Paired(SameColumns):
     """Gives each row the id that it would have in a zip of the input with itself.
 
-    ``sides`` is the number of inputs of that zip, ``mark`` the key from which it derives ids. A
-    rule makes this operator; users do not write it.
+    ``sides`` is the number of inputs of that zip, and ``mark`` the key from which it derives ids. A
+    rewrite rule creates this operator; users do not write it.
     """
 
     input: Node

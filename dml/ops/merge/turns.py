@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class InputTurns(Protocol):
-    """A sequence of turns: each is of one of the ``open`` inputs, which returns one element."""
+    """A sequence of turns; each belongs to one of the ``open`` inputs, which returns an element."""
 
     open: list[int]
 
@@ -39,7 +39,7 @@ class InputTurns(Protocol):
         """Record that input ``number`` had no element at its turn; the turn does not count."""
 
     def state(self) -> list[Any]:
-        """Return the state as plain JSON, from which equal turns can be made."""
+        """Return the state as plain JSON, from which the turns can be restored."""
 
 
 class Weaving(Merging):
@@ -93,7 +93,7 @@ class TurnInput:
         return have
 
     def take(self, n: int) -> Block:
-        """Remove and return the first ``n`` buffered elements; raise IndexError without them."""
+        """Remove and return the first ``n`` buffered elements; IndexError if there are fewer."""
         block, self.rest = self.rest, None
         if block is None or n > block.n:
             raise IndexError(n)
@@ -113,7 +113,7 @@ def count_complete_turns(picks: Sequence[int], have: Sequence[int]) -> int:
 
 
 def in_turns(order: np.ndarray, parts: Sequence[Block]) -> Block:
-    """Return the rows of ``parts`` in turns: row i is the next one of input ``order[i]``.
+    """Return the rows of ``parts`` interleaved: row i is the next one of input ``order[i]``.
 
     ``parts`` has a block for each input that occurs in ``order``, in ascending order of inputs.
     """
@@ -162,7 +162,7 @@ class _Woven:
         return None
 
     def _one(self) -> Block | None:
-        """Return the batch whose turn it is; None if that input has ended."""
+        """Return the next batch of the current input; None if that input has ended."""
         turns = self.turns.copied()
         number = turns.next()
         block = self.sides[number].flow.pull(1)
@@ -173,7 +173,7 @@ class _Woven:
         return self._of(block, number)
 
     def _some(self, wanted: int) -> Block | None:
-        """Return up to ``wanted`` rows; None if the input whose turn it is has no more."""
+        """Return up to ``wanted`` rows; None if the current input has ended."""
         turns = self.turns.copied()
         picks = [turns.next() for _ in range(wanted)]
         counts = np.bincount(picks, minlength=len(self.sides))

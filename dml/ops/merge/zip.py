@@ -1,4 +1,4 @@
-"""``zip`` puts the columns of several inputs side by side, row by row."""
+"""``zip`` combines row i of several inputs into one row with the columns of all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ZIP = int.from_bytes(b"zip", "big")
 
 @op
 class Zip(Node):
-    """Puts row i of every input side by side into one row; the shortest input ends the output.
+    """Combines row i of every input into one row; the shortest input ends the output.
 
     Row ids are derived from the ids of all inputs.
     """
@@ -81,7 +81,7 @@ def _twice(name: str, number: int) -> SchemaError:
 
 
 class _Aligned:
-    """A flow that reads all inputs in step; ``before`` has the inputs' positions at one same row.
+    """A flow that reads all inputs in step; ``before`` has positions of all at the same row.
 
     If an input fails, the rows before its error are still returned. A run that resumes after these
     rows reads all inputs again from ``before``.
@@ -101,7 +101,7 @@ class _Aligned:
         pass_over(self, start["drop"])
 
     def pull(self, most: int) -> Block | None:
-        """Return up to ``most`` rows, as many as every input has at once; None at the end."""
+        """Return up to ``most`` rows, as many as every input provides; None at the end."""
         if self.error is not None:
             raise self.error
         if self.over:
@@ -141,7 +141,7 @@ class _Aligned:
         return [side.position() for side in self.sides]
 
     def position(self) -> Position:
-        """Return the inputs' last positions at one same row, and the rows returned since."""
+        """Return the inputs' last positions at the same row, and the rows returned since."""
         if self.aligned:
             return {"in": self._places(), "drop": 0, "over": self.over}
         return {"in": self.before, "drop": self.given, "over": self.over}

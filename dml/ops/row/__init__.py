@@ -1,1 +1,1 @@
-"""These operators see one row at a time."""
+"""Operators that process one row at a time are defined here."""

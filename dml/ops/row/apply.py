@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @op
 class Apply(Node):
-    """Apply adds or replaces the column ``name`` by ``fn`` of the columns ``args``.
+    """Adds or replaces the column ``name`` by ``fn`` of the columns ``args``.
 
     ``fn`` is called once per row in runs without failures, with None for null; its result must fit
-    ``kind``. A UDFError names the row. Raises SchemaError for absent columns.
+    ``kind``. A UDFError names the row. Raises SchemaError for missing columns.
     """
 
     input: Node
@@ -56,7 +56,7 @@ class Apply(Node):
             raise raised(error, self.fn, block.ids, len(out)).located(self.label())
 
     def _with_results(self, block: Block, out: list[Any], at: At) -> Iterator[Block]:
-        """Yield ``block`` with the column ``out``; raise at an unfit value, after rows before."""
+        """Yield ``block`` with the column ``out``; raise for invalid values, after earlier rows."""
         try:
             made = to_values(out, self.kind, self.name, frozenset(map(type, out)))
         except UnfitError as unfit:

@@ -1,9 +1,9 @@
 """One generated loop calls the function of a ``map`` and that of the ``filter`` above it.
 
 The loop passes the dict of a row from one function to the other and frees it at once: the dicts of
-a whole block would not fit into the processor's cache. A value that a column would return in
-another form (a null, an int among floats, a NaN) ends the loop: from that row on the operators run
-one after the other, as they do on the first block, which settles the types.
+a whole block would not fit into the processor's cache. A value that would be changed by storing it
+in a column (a null, an int among floats, a NaN) ends the loop: from that row on, the operators run
+one after the other, as on the first block, which settles the types.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ FIRST = 4
 
 
 def starts(node: object) -> bool:
-    """Return True for a ``map`` whose function always makes a new dict of a known size."""
+    """Return True for a ``map`` whose function always returns a new dict of known size."""
     return isinstance(node, MapRows) and _plain(node) and node.fn.fresh > 0
 
 
@@ -76,7 +76,7 @@ def judges(node: object) -> bool:
 
 
 def _plain(node: MapRows | FilterRows) -> bool:
-    """Return True if errors are raised, and calls may take any time."""
+    """Return True if errors are not skipped and calls have no time limit."""
     return not node.skips and node.fn.timeout is None
 
 
@@ -149,7 +149,7 @@ class CallChain:
     def _block(
         self, lists: Sequence[list[Any]], schema: Schema, ids: RowIds, at: At
     ) -> Iterator[Block]:
-        """Yield ``lists`` as a block; at an unfit value, yield the rows before, then raise."""
+        """Yield ``lists`` as a block; for an invalid value, yield the rows before and raise."""
         pairs = zip(lists, schema.items(), strict=True)
         try:
             self._must_fit(lists, schema, at)
@@ -162,7 +162,7 @@ class CallChain:
 
     @staticmethod
     def _must_fit(lists: Sequence[list[Any]], schema: Schema, at: At) -> None:
-        """Raise UnfitError if the texts of a column together exceed the byte limit of a row."""
+        """Raise UnfitError if the texts of a column in total exceed the byte limit of a row."""
         for values, kind in zip(lists, schema.values(), strict=True):
             if SAME[kind][1] in (str, bytes) and sum(map(len, values)) > at.hold_bytes // ROW_SHARE:
                 raise UnfitError(0, "large rows")
@@ -189,7 +189,7 @@ class CallChain:
 
 
 def _most_text(schema: Schema, most_bytes: int) -> int:
-    """Return how long each text of a row may be, so that the row surely fits ``most_bytes``."""
+    """Return the length of each text up to which a row certainly fits ``most_bytes``."""
     texts = sum(SAME[kind][1] in (str, bytes) for kind in schema.values())
     return (most_bytes - PLAIN_BYTES * len(schema)) // max(1, texts)
 
@@ -216,7 +216,8 @@ def _places(index: Sequence[int], ends: Sequence[tuple[int, int]]) -> np.ndarray
 def _stop(loop: FunctionType, error: BaseException, last: int) -> ChainStop:
     """Return the row at which ``error`` ended ``loop``; ``last`` is the last row of the piece.
 
-    If the loop itself lacked a key, the result has no error: the operators run next and raise it.
+    If a key is missing in the loop itself, the result has no error: the operators, which run next,
+    raise it.
     """
     at = traceback_of(error)
     while at is not None and at.tb_frame.f_code is not loop.__code__:
@@ -238,10 +239,10 @@ def _loop(
 ) -> FunctionType:
     """Return a loop that calls the functions on rows of columns ``names`` and fills lists.
 
-    The values ``made`` of each result go to one list each. With ``filtering``, dropped rows are
-    left out, and the next list gets the number of rows that follow each kept row in its piece. A
-    value that a column of its type in ``kinds`` would change ends the loop; its row goes to the
-    last list.
+    Each of the values ``made`` of a result is appended to a list of its own. With ``filtering``,
+    dropped rows are omitted, and the next list gets the number of rows that follow each kept row in
+    its piece. A value that a column of its type in ``kinds`` would change ends the loop, and its
+    row is appended to the last list.
     """
     taken, given = [f"v{i}" for i in range(len(names))], [f"x{i}" for i in range(len(made))]
     columns, adders = [f"c{i}" for i in range(len(names))], [f"a{i}" for i in range(len(made))]

@@ -12,9 +12,9 @@ from dml.ops.row.rowwise import Env, RowWise
 
 @op
 class Cast(RowWise):
-    """Cast converts the columns ``kinds`` (name, type); the other columns stay as they are.
+    """Converts the columns ``kinds`` (name, type); other columns are unchanged.
 
-    A value that the type cannot hold raises CastError, or becomes null if not ``strict``.
+    A value that the type cannot represent raises CastError, or becomes null if not ``strict``.
     """
 
     input: Node

@@ -12,9 +12,9 @@ from dml.ops.unary import names_text
 
 @op
 class Drop(RowWise):
-    """Drop removes the columns ``names``.
+    """Removes the columns ``names``.
 
-    Raises SchemaError if a name is absent or no column is left.
+    Raises SchemaError if a column is missing or none remains.
     """
 
     input: Node

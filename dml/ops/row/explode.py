@@ -1,4 +1,4 @@
-"""``explode`` makes a row of each element of a list."""
+"""``explode`` outputs one row per element of a list."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ EXPLODE = 0x6578706C6F6465
 
 @op
 class Explode(Node):
-    """Makes a row of each element of the lists in ``names``, which are exploded side by side.
+    """Outputs one row per element of the lists in ``names``; several lists advance together.
 
-    An empty list or null makes one row with null. Tensors are lists along their first axis. The
-    other columns are the same in all rows made of one row; ids are derived from that row's id, this
-    operator and the number of the element. Raises SchemaError for columns that are no lists, and
-    CastError where the lists of a row make different numbers of rows.
+    An empty list or null gives one row with null. Tensors count as lists along their first axis.
+    Other columns are repeated in all rows of an input row; ids are derived from the input row's id,
+    this operator and the number of the element. Raises SchemaError for columns that are not lists,
+    and CastError if the lists of a row have different lengths.
     """
 
     input: Node
@@ -50,7 +50,7 @@ class Explode(Node):
         return frozenset(self.names)
 
     def check(self) -> None:
-        """Raise PlanError without a column, and for a batched input."""
+        """Raise PlanError if no column is given, and for a batched input."""
         if not self.names:
             raise PlanError(
                 "explode needs at least one column", why="none was named", try_='.explode("words")'
@@ -111,7 +111,7 @@ class Explode(Node):
 
 
 class ExplodedLists(NamedTuple):
-    """Lists end to end: list i is ``values[starts[i] : starts[i] + sizes[i]]``; null is empty.
+    """Concatenated lists: list i is ``values[starts[i] : starts[i] + sizes[i]]``; null is empty.
 
     ``starts`` and ``sizes`` are (n,) i8.
     """

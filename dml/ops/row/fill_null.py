@@ -10,7 +10,7 @@ from dml.ops.row.rowwise import Env, RowWise
 
 @op
 class FillNull(RowWise):
-    """Replaces nulls of columns ``fills`` (name, value); NaN stays (see ``col(...).fill_nan``)."""
+    """Replaces nulls in the columns ``fills`` (name, value); NaN is unchanged."""
 
     input: Node
     fills: tuple[tuple[str, Value], ...]

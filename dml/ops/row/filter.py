@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @op
 class Filter(Node):
-    """Filter keeps the rows where ``predicate`` is true, in order; false and null are dropped.
+    """Keeps the rows for which ``predicate`` is true, in order; false and null are dropped.
 
     Raises SchemaError if the predicate is not boolean.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @op
 class FilterRows(SameColumns, Skipping):
-    """FilterRows keeps the rows for whose dict ``fn`` returns a true value, in order.
+    """Keeps the rows for whose dict ``fn`` returns a true value, in order.
 
     With ``on_error="skip"`` rows for which ``fn`` raises are dropped.
     """
@@ -68,10 +68,10 @@ class FilterRows(SameColumns, Skipping):
 
 
 class _Answers(list[Any]):
-    """Results that become booleans at once, since a function may change an object it returned."""
+    """Results converted to booleans at once, since a function may change a returned object."""
 
     def append(self, made: Any) -> None:
-        """Append a result as a boolean; one without a truth value stays, and fails later."""
+        """Append a result as a boolean; a result without truth value is kept, and fails later."""
         end_copy()
         super().append(made if type(made) is bool else _truth(made))
 

@@ -44,8 +44,8 @@ class _Held(NamedTuple):
 class _Children:
     """Buffers child rows, and cuts them into blocks by their bytes.
 
-    Types that are not known yet settle on the children of the first 64 input rows, or on the first
-    4 MiB of children. Blocks are cut where they would be cut with known types.
+    Unknown types are settled by the children of the first 64 input rows, or by the first 4 MiB of
+    children. Block boundaries are the same as with known types.
     """
 
     def __init__(self, node: FlatMap, block: Block, at: At) -> None:
@@ -89,7 +89,7 @@ class _Children:
             yield from self._blocks(each)
 
     def passed(self, rows: int) -> None:
-        """Record that ``rows`` input rows have all children; settle the types after 64 rows."""
+        """Record that ``rows`` input rows are complete; settle the types after 64 rows."""
         if rows >= SETTLING_ROWS and not self._settled and (self.waiting or self.held.out):
             self._settle()
 
@@ -116,7 +116,7 @@ class _Children:
 
 
 def explained(error: UDFError) -> UDFError:
-    """Return ``error``, with a hint if a result is no dict."""
+    """Return ``error``, with a hint if a result is not a dict."""
     if error.what.endswith(NO_DICT):
         error.try_ = "return [{'name': value}, ...], or yield a dict for every row"
     return error
@@ -154,10 +154,11 @@ class _Gathered:
 
 @op
 class FlatMap(FunctionNode):
-    """FlatMap replaces each row by the dicts that ``fn`` returns or yields for the row, in order.
+    """Replaces each row by the dicts that ``fn`` returns or yields for the row, in order.
 
     Row ids are derived from the input row's id, this operator and the child's index. With
-    ``on_error="skip"`` a row is abandoned where ``fn`` raises: its earlier children stay.
+    ``on_error="skip"``, if ``fn`` raises, the rest of the row's children is dropped, and earlier
+    ones stay.
     """
 
     input: Node

@@ -1,10 +1,10 @@
-"""Lifted functions are a user's ``map`` or ``filter`` functions computed as expressions.
+"""A lifted function is a user's ``map`` or ``filter`` function that is computed as expressions.
 
-The optimizer uses them where a row function is proven equal to expressions. Each block computes the
-expressions and their checks. A block in which a check is true lies outside the proof, and its
-results are computed by calling the function instead. The first rows of a function in a process are
-computed both ways, and the function's results are returned: if they differ, the function is called
-from then on, and a bug of dml is counted.
+The optimizer lifts a row function that is proven equal to expressions. For each block, the
+expressions and their checks are computed. If a check is true in a row of the block, the proof does
+not apply, and the function is called for the rows of the block instead. For the first rows in a
+process, both are computed and compared, and the function's results are returned. If they differ,
+the function is called from then on, and the difference is counted as a bug of dml.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ COMPARED = 64
 
 @dataclasses.dataclass(slots=True)
 class Trust:
-    """The comparison of a lifted function with its expressions in this process; block counts."""
+    """Counts of blocks in which a lifted function was compared with its expressions."""
 
     compared: bool = False
     differs: bool = False
@@ -64,17 +64,17 @@ class LiftedNode(Skipping):
 
     @cached_property
     def trust(self) -> Trust:
-        """Return the comparison results, stored with the node: they hold for all runs."""
+        """Return the comparison results, which are stored with the node and hold for all runs."""
         return Trust()
 
     def check(self) -> None:
-        """Record the values of outer variables that the function reads, as they are now."""
+        """Record the current values of outer variables that the function reads."""
         super().check()
         _ = self.outside_values
 
     @cached_property
     def outside_values(self) -> tuple[object, ...]:
-        """Return the values of the function's outer variables when this was first called."""
+        """Return the values that the function's outer variables had when this was first called."""
         from dml.udfs.identity.environment import surroundings  # noqa: PLC0415
 
         return surroundings(self.fn.code)
@@ -130,9 +130,9 @@ class LiftedNode(Skipping):
         return out
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
-        """Yield the output, computed by the expressions where they hold, else by the function.
+        """Yield the output, computed by the expressions where they are valid, else by the function.
 
-        Large rows are divided into several blocks, in the same places either way.
+        Large output is divided into several blocks, with the same boundaries either way.
         """
         for part in in_parts(block, self.schema, partial(self._sampled, at)):
             yield from joined(self._in_parts(part, at))
@@ -190,7 +190,7 @@ class LiftedMap(LiftedNode):
 
     @cached_property
     def sure(self) -> bool:
-        """True if passed-on columns are unchanged in every row for which ``fn`` does not raise."""
+        """True if passed-on columns stay unchanged in every row where ``fn`` does not raise."""
         from dml.udfs.lifting.lifter import Lifted, lift  # noqa: PLC0415
 
         found = lift(self.fn.code, self.input.schema)

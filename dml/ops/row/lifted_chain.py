@@ -1,8 +1,9 @@
 """Neighbouring lifted functions and column expressions are computed in one pass over a block.
 
-A chain begins with an operator that computes columns, and ends at its first filter: columns above a
-filter would else be computed for the rows that it drops. Where a check is true, or before the first
-rows have been compared, the operators run one after the other.
+A chain begins with an operator that computes columns, and ends at its first filter, because columns
+above a filter would otherwise be computed for dropped rows. If the proof of a function does not
+apply to a row of the block, or the first rows have not been compared yet, the operators run one
+after the other.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class LiftedChain:
 
     ``env`` are the columns that leave the chain, as expressions over the columns that enter it;
     ``checks`` are those of all functions, and ``keep`` is the predicate of a filter at the end.
-    ``schema`` is that of the output, and ``first`` a filter at the beginning, with its columns.
+    ``schema`` is the output schema, and ``first`` an optional segment with a filter at the
+    beginning.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -57,10 +59,10 @@ class LiftedChain:
 
     @staticmethod
     def of(nodes: Sequence[Node]) -> LiftedChain | None:
-        """Return the longest chain that ``nodes`` begin with; None if one pass computes only one.
+        """Return the longest chain at the start of ``nodes``; None if it has only one operator.
 
-        The chain is stored with the last operator that may belong to it, whose inputs are fixed, so
-        that its compiled kernels are found again.
+        The chain is memoized on the last operator that may belong to it, whose inputs are fixed, so
+        that its compiled kernels are reused.
         """
         if len(nodes) < 2 or not _fits(nodes[0]) or isinstance(nodes[0], LiftedFilter):
             return None
@@ -73,7 +75,7 @@ class LiftedChain:
         return chain if len(chain.nodes) > 1 and chain.lifted else None
 
     def _added(self, node: Node) -> bool:
-        """Return True after adding ``node`` to the chain; False if that needs another pass."""
+        """Add ``node`` to the chain and return True; return False if it needs another pass."""
         env, memo = dict(self.env), dict[int, Value]()
         checks, keep, made = self.checks, self.keep, self.env
         if keep is not None:
@@ -103,7 +105,7 @@ class LiftedChain:
 
     @property
     def trusted(self) -> bool:
-        """True once all functions have been compared with their expressions, without difference."""
+        """True once all functions were compared with their expressions without a difference."""
         return all(n.trust.compared and not n.trust.differs for n in self.lifted)
 
     def run(self, block: Block, at: At) -> tuple[Block, int] | None:
@@ -145,7 +147,7 @@ def _grows(node: Node) -> bool:
 
 
 def _grouped(checks: Sequence[Value]) -> tuple[Value, ...]:
-    """Return ``checks`` with those that read a common column joined: they share operations."""
+    """Return ``checks``, joining those that read a common column, since they share operations."""
     found: list[Value] = []
     for check in checks:
         near = [each for each in found if each.refs & check.refs]

@@ -33,9 +33,9 @@ GROUP_ROWS = 1024
 
 
 def atoms_are_gone(below: Node) -> bool:
-    """Return True if an operator over ``below`` reads a stream without the source's atoms.
+    """Return True if an operator over ``below`` reads a stream that has no atoms any more.
 
-    Operators that look at one row or atom at a time keep the atoms; others return a stream.
+    Operators that process one row or atom at a time keep the atoms; others do not.
     """
     return not all(step.rows.local for step in below.chain()[1:])
 
@@ -44,11 +44,11 @@ def atoms_are_gone(below: Node) -> bool:
 class MapBatches(Skipping):
     """Replaces each group of rows by the dict of arrays, or Arrow table, that ``fn`` returns.
 
-    Groups are ``batch_size`` rows (1024 without one) within an atom; the last of an atom may be
-    shorter. With ``counted``, where a stream has no atoms, groups are counted from the start of the
+    A group has ``batch_size`` rows (default 1024) of an atom; the last group of an atom may be
+    shorter. With ``counted``, if the stream has no atoms, groups are counted from the start of the
     epoch. If the input raises an error at a row of a group, ``fn`` is not called for the group, and
-    that error is raised. Rows keep their ids if ``fn`` keeps the number of rows of their group;
-    otherwise, and where ``fn`` returns an iterator of batches, ids are derived from that of the
+    that error is raised. Rows keep their ids if ``fn`` returns as many rows as the group has;
+    otherwise, and if ``fn`` returns an iterator of batches, ids are derived from that of the
     group's first row. Inputs are read-only unless ``writable``. With ``on_error="skip"`` a group
     for which ``fn`` raises is dropped, except for batches that ``fn`` yielded before.
     """
@@ -69,7 +69,7 @@ class MapBatches(Skipping):
     version: ClassVar[int] = 3
 
     def check(self) -> None:
-        """Raise PlanError for a batched input, a bad size, and an unknown format."""
+        """Raise PlanError for a batched input, an invalid size, and an unknown format."""
         super().check()
         try_ = ".map(f) of each batch, or map_batches before .batch()"
         require_rows(self.input, "map_batches", "groups", try_)
@@ -100,7 +100,7 @@ class MapBatches(Skipping):
 
     @property
     def group_rows(self) -> int:  # type: ignore[override]
-        """Return the number of rows of a group, into which the rows of an atom are cut."""
+        """Return the number of rows of a group, into which the rows of an atom are divided."""
         return self.batch_size or GROUP_ROWS
 
     @property
@@ -144,7 +144,7 @@ class MapBatches(Skipping):
         return {n: a.copy() if id(a) in own else a for n, a in arrays.items()}
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
-        """Open a flow that maps the stream run by run; raise InternalError unless ``counted``."""
+        """Open a flow that maps the stream by groups; raise InternalError unless ``counted``."""
         if not self.counted:
             raise InternalError(f"{self.title()} is given a stream instead of atoms")
         return LocalFlow(partial(self._next_run, at), open_input, epoch, position)
@@ -155,7 +155,7 @@ class MapBatches(Skipping):
         return None if first is None else self.run_atom(self._run_of(first, input_), at)
 
     def _run_of(self, first: Block, input_: Flow) -> Iterator[Block]:
-        """Yield the blocks of the run that begins with ``first``."""
+        """Yield the blocks of the group that begins with ``first``."""
         yield first
         missing = self.group_rows - first.n
         while missing and (block := input_.pull(missing)) is not None:

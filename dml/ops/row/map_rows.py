@@ -96,8 +96,8 @@ def mapped(node: FunctionNode, block: Block, at: At, call: Calls) -> Iterator[Bl
     """Yield the results of ``node``'s function for ``block``, in blocks of limited size.
 
     ``call`` calls the function on a range of rows. If the types are not known yet, the first rows
-    settle them: all of these are computed before one is returned. Blocks are cut as they would be
-    with known types, because a task that runs again knows the types.
+    settle them: all of these are computed before one is returned. Block boundaries are the same as
+    with known types, because a repeated task knows the types.
     """
 
     def part(desk: TrayDesk, start: int, stop: int) -> Iterator[Block]:
@@ -126,7 +126,7 @@ def _ids_of(block: Block, places: np.ndarray) -> RowIds:
 
 
 class _Settling:
-    """Computes the first rows of a block, on which types settle: 64 rows, or 4 MiB of values."""
+    """Computes the first rows of a block, which settle the types: 64 rows, or 4 MiB of values."""
 
     def __init__(self, node: FunctionNode, block: Block, at: At, call: Calls) -> None:
         self.node, self.block, self.at = node, block, at
@@ -178,7 +178,7 @@ class _Settling:
             raise self.error
 
     def _some(self, start: int, stop: int) -> Iterator[Block]:
-        """Yield those first results that are of rows ``start`` to ``stop``; raise their error."""
+        """Yield the results of rows ``start`` to ``stop`` of the first rows; raise their error."""
         low, high = np.searchsorted(self.places, (start, stop)).tolist()
         rows = 0 if self.made is None else self.made.n
         if self.made is not None and low < min(high, rows):
@@ -194,9 +194,9 @@ class _Settling:
 def _before_error(
     node: FunctionNode, block: Block, out: list[Any], places: np.ndarray, at: At
 ) -> tuple[Block | None, DmlError | None]:
-    """Return the results before the first unfit one as a block, and the error of the unfit one.
+    """Return the results before the first invalid one as a block, and the error of that one.
 
-    The block is None if the first result is unfit or missing; the error is None if all fit.
+    The block is None if the first result is invalid or missing; the error is None if all are valid.
     """
     made: list[Block] = []
     error: DmlError | None = None

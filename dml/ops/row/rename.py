@@ -11,9 +11,9 @@ from dml.ops.row.rowwise import Env, RowWise
 
 @op
 class Rename(RowWise):
-    """Rename renames columns by ``names`` (old, new), in place; the other columns stay as they are.
+    """Renames columns by ``names`` (old, new), without moving them.
 
-    Raises SchemaError if an old name is absent or two columns would share a name.
+    Raises SchemaError if an old name is missing or two columns would have the same name.
     """
 
     input: Node

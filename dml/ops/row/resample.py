@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Resample(SameColumns):
     """Keeps a row if its draw is below the share of the class that ``fn`` returns for the row.
 
-    Draws are keyed by (seed, operator, epoch, row id). A class that ``shares`` does not name has
-    the share 0. ``fn`` is called once per row in runs without failures; the order stays. A UDFError
+    Draws are keyed by (seed, operator, epoch, row id). A class that is not in ``shares`` has the
+    share 0. ``fn`` is called once per row in runs without failures; the order is kept. A UDFError
     names the row.
     """
 

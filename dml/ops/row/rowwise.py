@@ -21,12 +21,12 @@ Env = tuple[tuple[str, Value], ...]
 
 
 def growing(env: Env, schema: Schema) -> bool:
-    """Return True if ``env`` computes text or list columns, and not only passes them on."""
+    """Return True if ``env`` computes text or list columns, instead of passing them on."""
     return any(value.op != "col" and code_of(schema[name]) == "arrow" for name, value in env)
 
 
 class RowWise(Node):
-    """RowWise makes one row per input row; ``columns`` has the output columns as expressions."""
+    """Outputs one row per input row; ``columns`` has the output columns as expressions."""
 
     rows: ClassVar[Rows] = Rows.SAME
 

@@ -39,7 +39,7 @@ def written(state: Any) -> str:
 
 @op
 class Scan(Node):
-    """Scan replaces each row by a dict: ``fn(state, row)`` returns a new state and the dict.
+    """Replaces each row by a dict: ``fn(state, row)`` returns a new state and the dict.
 
     The state that a call returns is passed to the next call; the first call of an epoch gets
     ``initial`` (JSON). ``fn`` is called in order, once per row in runs without failures. A UDFError

@@ -1,6 +1,6 @@
 """A segment keeps rows by a predicate, then computes columns, in one pass.
 
-It is the normal form of every run of filters and column operators; users do not write it.
+A segment is the normal form of consecutive filters and column operators; users do not write it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ NamedColumns = Env
 
 @op
 class Segment(Node):
-    """Segment keeps the rows where all of ``predicate`` are true, and computes the columns ``env``.
+    """Keeps the rows where all of ``predicate`` are true, and computes the columns ``env``.
 
     Predicates and columns are expressions over the input's columns. Predicates are evaluated in
     order; one that may fail is evaluated only on the rows that the earlier ones kept. If none may
-    fail, ``tried`` may give another order. Names are derived from ``named``, if it is not empty, in
-    place of ``env``: the columns before those were dropped that no function above looks up.
+    fail, ``tried`` may have another order. Fingerprints are computed from ``named``, if it is not
+    empty, instead of ``env``: it still contains the columns that were dropped because no later
+    function looks them up.
     """
 
     input: Node
@@ -50,7 +51,7 @@ class Segment(Node):
 
     @property
     def total(self) -> bool:  # type: ignore[override]
-        """True if nothing can fail on any row."""
+        """True if no predicate and no column can fail on any row."""
         return all(value.total for value in self._values)
 
     def length(self, *given: Length) -> Length | None:

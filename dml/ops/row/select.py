@@ -12,7 +12,7 @@ from dml.ops.unary import names_text
 
 @op
 class Select(RowWise):
-    """Select keeps the columns ``names``, in that order; it raises SchemaError if one is absent."""
+    """Keeps the columns ``names``, in that order; raises SchemaError if one is missing."""
 
     input: Node
     names: tuple[str, ...]
@@ -21,7 +21,7 @@ class Select(RowWise):
     parameters_text = names_text
 
     def check(self) -> None:
-        """Raise PlanError without a column, and for a column named twice."""
+        """Raise PlanError if no column is selected, or if a column is selected twice."""
         if not self.names:
             raise PlanError(
                 "select keeps no column", why="nothing was named", try_="name at least one"

@@ -36,7 +36,7 @@ def refusal(node: Node) -> str:
 
 
 def tier(node: Node) -> str:
-    """Return how a node's function runs, as text for readers of a plan; "" without a function."""
+    """Return how a node's function runs, as text for plans; "" without a function."""
     if isinstance(node, LiftedNode):
         return "computed as expressions; called where a row is outside of the proof"
     why = refusal(node)

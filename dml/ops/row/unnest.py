@@ -14,10 +14,10 @@ from dml.ops.unary import names_text
 
 @op
 class Unnest(RowWise):
-    """Unnest replaces each struct column of ``names`` by a column for each of its fields.
+    """Replaces each struct column of ``names`` by a column for each of its fields.
 
-    A null struct has null fields. Raises SchemaError for a column that is absent or no struct, and
-    where two columns would share a name.
+    A null struct has null fields. Raises SchemaError if a column is missing or not a struct, and if
+    two columns would have the same name.
     """
 
     input: Node
@@ -27,7 +27,7 @@ class Unnest(RowWise):
     parameters_text = names_text
 
     def check(self) -> None:
-        """Raise PlanError without a column."""
+        """Raise PlanError if no column is given."""
         if not self.names:
             raise PlanError(
                 "unnest needs at least one column", why="none was named", try_='.unnest("point")'

@@ -13,8 +13,8 @@ class WithColumns(RowWise):
     """Adds or replaces columns by ``values`` (name, expression over the input's columns).
 
     Every expression reads the input's columns, never the result of another expression. Draws are
-    keyed by this operator and the place of their column. Raises SchemaError for absent columns and
-    clashing types.
+    keyed by this operator and the index of their column. Raises SchemaError for missing columns and
+    incompatible types.
     """
 
     input: Node

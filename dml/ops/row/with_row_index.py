@@ -1,4 +1,4 @@
-"""``with_row_index`` adds the place of each row as a column."""
+"""``with_row_index`` adds the number of each row as a column."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class WithRowIndex(Node):
     keeps_length: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Raise PlanError for a name that is no text, an unfit offset, and a batched input."""
+        """Raise PlanError for an invalid name or offset, and for a batched input."""
         if not isinstance(self.name, str):
             raise PlanError(
                 f"with_row_index needs a column name, got {self.name!r}",

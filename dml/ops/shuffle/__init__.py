@@ -1,1 +1,1 @@
-"""These operators permute rows: in windows, by pieces of a source, over the whole input."""
+"""Operators that permute rows in windows, by source pieces, or completely are defined here."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class OrderAtoms(ShuffleAtoms):
     """Returns the pieces of the source in keyed random order, each with its rows in order.
 
-    A piece is an atom of an addressable source, otherwise a read unit. Other than in
+    A piece is an atom of an addressable source, otherwise a read unit. Unlike in
     ``shuffle(window="atoms")``, no rows are buffered or mixed.
     """
 

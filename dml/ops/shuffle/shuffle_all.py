@@ -1,9 +1,9 @@
 """``shuffle()`` returns the whole input in keyed random order.
 
-Over rows that descend one-to-one from a source with known counts, the order is a permutation of the
-source's global index, so that an addressable source can be read in that order at no cost; over
-other rows it is the order of a keyed hash of the row ids. Which of the two applies follows from the
-pipeline as written and never depends on how it runs.
+If rows correspond one-to-one to those of a source with known counts, the order is a permutation of
+the source's global index, so that a source with random access can be read in that order at no cost.
+Other rows are sorted by a keyed hash of their ids. The written pipeline alone determines which of
+the two applies.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ ONE_TO_ONE = (
 
 @op
 class ShuffleAll(SameColumns):
-    """ShuffleAll returns every row once, ordered by a key of (seed, operator, epoch, row).
+    """Returns every row once, ordered by a key of (seed, operator, epoch, row).
 
-    Keeps the rows in memory up to the run's budget, and in sorted runs on local disk beyond it.
+    Rows are kept in memory up to the run's budget, and beyond it in sorted runs on local disk.
     Unless ``fresh``, all epochs have the same order.
     """
 
@@ -59,7 +59,7 @@ class ShuffleAll(SameColumns):
     spreads = True
 
     def check(self) -> None:
-        """Raise PlanError for a batched or endless input, and for an unfit seed."""
+        """Raise PlanError for a batched or endless input, and for an invalid seed."""
         seeded(self.seed)
         if self.input.batched:
             raise PlanError(
@@ -85,7 +85,7 @@ class ShuffleAll(SameColumns):
         return node if isinstance(node, Source) and node.row_count is not None else None
 
     def permutation(self, at: At, epoch: int) -> IndexPermutation:
-        """Return the permutation from place in the order to position in ``ranked_source``."""
+        """Return the permutation from output row numbers to row numbers of ``ranked_source``."""
         source = self.ranked_source
         n = 0 if source is None or source.row_count is None else source.row_count
         return IndexPermutation(n, int(self._keys(at, epoch)(RowIds.run(WHOLE, 0, 1))[0]))
@@ -101,7 +101,7 @@ class ShuffleAll(SameColumns):
         return Sorted(partial(open_input, epoch, None), position, at, self.spread(at, epoch))
 
     def spread(self, at: At, epoch: int) -> ById:
-        """Return the order of rows, for a sort that runs in parts."""
+        """Return the order of rows, for a sort that is distributed to workers."""
         from dml.ops.sort.external_sort import ById  # noqa: PLC0415
 
         source = self.ranked_source

@@ -1,9 +1,9 @@
 """``shuffle(window="atoms")`` permutes the pieces of a source and mixes the rows of a few.
 
-It is cheap in memory and reading: pieces of the source come in keyed random order, and the rows of
-every ``size`` consecutive pieces are mixed. A piece is an atom of an addressable source, otherwise
-a read unit (a Parquet row group), since the atoms in a read unit cannot be read apart
-(docs/decisions/004-read-units.md).
+This shuffle needs little memory and few reads: pieces of the source are read in keyed random order,
+and the rows of every ``size`` consecutive pieces are mixed. A piece is an atom if the source can
+seek to atoms, otherwise a read unit (a Parquet row group), since the atoms of a read unit cannot be
+read separately (docs/decisions/004-read-units.md).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ PIECES = 0x706965636573
 
 
 class PieceFlow(Protocol):
-    """A flow that can be read piece by piece, as a stage with permuted units offers it."""
+    """A flow that can be read piece by piece, such as a stage with permuted units."""
 
     def pull_piece(self, room: GatherQuota) -> list[Block] | None:
-        """Return the blocks of the next piece (perhaps none), within ``room``; None at the end."""
+        """Return the blocks of the next piece (possibly none), within ``room``; None at the end."""
 
 
 @op
@@ -61,7 +61,7 @@ class ShuffleAtoms(SameColumns):
     total: bool = True
 
     def check(self) -> None:
-        """Raise PlanError for a bad size or seed, batches, or an operator that is not row-local."""
+        """Raise PlanError for an invalid size or seed, batches, or an operator not row-local."""
         element_count('shuffle window="atoms" size', self.size, least=1)
         seeded(self.seed)
         for node in self.input.walk():
@@ -80,7 +80,7 @@ class ShuffleAtoms(SameColumns):
         return ResumeCost(state_bytes=64, work=f"{self.size} pieces")
 
     def order(self, at: At, epoch: int, pieces: int) -> IndexPermutation:
-        """Return the permutation of pieces, from place in the order to number of the piece."""
+        """Return the permutation from output piece numbers to piece numbers of the source."""
         ids = RowIds.run(PIECES, 0, 1)
         return IndexPermutation(pieces, int(self.keys(ids, at, epoch)[0]))
 

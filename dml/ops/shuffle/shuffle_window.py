@@ -42,7 +42,7 @@ class ShuffleWindow(SameColumns):
     total: bool = True
 
     def check(self) -> None:
-        """Raise PlanError for a window that is not positive, and for an unfit seed."""
+        """Raise PlanError for a window that is not positive, and for an invalid seed."""
         element_count("shuffle buffer_size", self.n, least=1)
         seeded(self.seed)
 
@@ -67,7 +67,7 @@ class Gathered:
         self.block: Block | None = None
 
     def fill(self, flow: Flow, n: int) -> int:
-        """Buffer the next ``n`` rows; return how many there were."""
+        """Buffer up to ``n`` further rows; return how many there were."""
         self.block = None
         parts = read_rows(flow, n, self.room.empty())
         self.block = concat(parts) if parts else None
@@ -86,7 +86,7 @@ class BatchWindow:
         self.held: list[Block] = []
 
     def fill(self, flow: Flow, n: int) -> int:
-        """Buffer the next ``n`` batches; return how many there were."""
+        """Buffer up to ``n`` further batches; return how many there were."""
         self.held = []
         self.room.empty()
         while len(self.held) < n and (block := flow.pull(1)) is not None:

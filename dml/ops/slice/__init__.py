@@ -1,1 +1,1 @@
-"""These operators choose elements by their place: take, skip, shard, splits, passes."""
+"""Operators that select elements by position are defined here: take, skip, shard, splits."""

@@ -1,4 +1,4 @@
-"""Operators that choose elements by their place share their facts and a flow that counts."""
+"""Operators that select elements by position share their facts and a flow that counts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ N = TypeVar("N", bound=Node)
 
 
 def elements(block: Block, batched: bool) -> int:  # noqa: FBT001 - a fact, passed on
-    """Return how many elements a pulled block is: its rows, or one batch."""
+    """Return the number of elements in a pulled block: its rows, or one batch."""
     return 1 if batched else block.n
 
 
 class PlaceSlice(SameColumns):
-    """The base of operators that keep elements by their place."""
+    """The base of operators that keep elements by their position in the stream."""
 
     rows: ClassVar[Rows] = Rows.SLICE
     # One number is saved, nothing is repeated.

@@ -24,11 +24,11 @@ SPLIT = 0x73706C6974
 
 @op
 class Part(SameColumns):
-    """Part keeps the rows whose draw lies in [``low``, ``high``), the same in every epoch.
+    """Keeps the rows whose random draw lies in [``low``, ``high``), the same in every epoch.
 
-    The draw is keyed by (seed, ``nth``, row id), where ``nth`` is how many splits were written
-    before this one, and by nothing else. So the parts of a split have each row once, whatever
-    operators run before or after, as long as rows keep their ids.
+    The draw is keyed by (seed, ``nth``, row id) alone, where ``nth`` is the number of splits
+    written before this one. So each row is in exactly one part of a split, whatever operators run
+    before or after, as long as rows keep their ids.
     """
 
     input: Node
@@ -57,7 +57,7 @@ class Part(SameColumns):
 
 
 def bounds(fractions: Sequence[Any]) -> list[float]:
-    """Return where parts begin and end in [0, 1]; raise PlanError unless ``fractions`` sum to 1."""
+    """Return the bounds of parts in [0, 1]; raise PlanError unless ``fractions`` sum to 1."""
     listed = isinstance(fractions, list | tuple) and len(fractions) > 0
     real = listed and all(isinstance(f, int | float) and not isinstance(f, bool) for f in fractions)
     if not real or min(fractions) < 0 or not abs(sum(fractions) - 1) < 1e-9:
@@ -71,5 +71,5 @@ def bounds(fractions: Sequence[Any]) -> list[float]:
 
 
 def splits_below(node: Node) -> int:
-    """Return how many splits are among ``node`` and the nodes below: ``nth`` of the next one."""
+    """Return the number of splits in ``node`` and below it, which is ``nth`` of the next split."""
     return sum(each.splits for each in node.chain())

@@ -1,4 +1,4 @@
-"""``repeat`` makes several passes over the input, as one stream."""
+"""``repeat`` outputs several passes over the input, as one stream."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRACED = 4096
 
 @op
 class Repeat(SameColumns):
-    """Makes ``n`` passes (None: endless); pass p of output epoch k is the input's epoch k*n + p.
+    """Outputs ``n`` passes (None: endless); pass p of epoch k is the input's epoch k * n + p.
 
     Row ids are derived from the input row's id and the pass.
     """
@@ -49,7 +49,7 @@ class Repeat(SameColumns):
 
     @property
     def endless(self) -> bool:
-        """True without a count, or if the input is endless."""
+        """True if ``n`` is None or the input is endless."""
         return self.n is None or self.input.endless
 
     @property

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 @op
 class Seek(Skip):
-    """Seek is ``skip(n)`` over a source, read from row ``drop`` of atom ``atom`` of ``unit`` on.
+    """``skip(n)`` over a source that is read from row ``drop`` of atom ``atom`` of ``unit`` on.
 
-    Plans use it where rows are one-to-one with the source's; users write ``skip``, and a saved
-    position of either is valid for the other.
+    Plans use it if rows correspond one-to-one to those of the source. Users write ``skip``;
+    positions of both are interchangeable.
     """
 
     unit: int = 0

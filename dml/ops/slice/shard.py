@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @op
 class Shard(PlaceSlice):
-    """Shard keeps the elements at places ``index``, ``index + num_shards``, ... (rows, or batches).
+    """Keeps elements number ``index``, ``index + num_shards``, ... (rows, or batches).
 
-    Together, all ``num_shards`` shards have each element once. Each shard reads all elements.
+    Each element is in exactly one of the ``num_shards`` shards. Each shard reads all elements.
     """
 
     input: Node
@@ -32,7 +32,7 @@ class Shard(PlaceSlice):
     parameters_format = "{self.num_shards}, {self.index}"
 
     def check(self) -> None:
-        """Raise PlanError for a ``num_shards`` below 1, and an ``index`` that no shard has."""
+        """Raise PlanError if ``num_shards`` is below 1, or ``index`` is out of range."""
         shard(self.num_shards, self.index)
 
     def length(self, *given: Length) -> Length | None:
@@ -46,7 +46,7 @@ class Shard(PlaceSlice):
 
 
 class _Sharding(CountingFlow[Shard]):
-    """A flow of a shard's elements; ``count`` input elements are to be dropped before the next."""
+    """A flow of a shard's elements; before the next one, ``count`` input elements are dropped."""
 
     key = "before"
 

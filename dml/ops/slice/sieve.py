@@ -1,4 +1,4 @@
-"""``Sieve`` drops rows by place within a range, for a slice that is split around a function."""
+"""``Sieve`` drops rows by number within a range, for a slice that is moved past a function."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Sieve(PlaceSlice):
     """Keeps the rows outside ``begin`` to ``stop``, and every ``step``-th row within this range.
 
-    Within the range, a row is kept if its place in the stream is ``index`` modulo ``step``; no row
+    Within the range, a row is kept if its number in the stream is ``index`` modulo ``step``; no row
     is kept if ``index`` is None. Without a ``stop``, the range has no end. Rules replace ``shard``
     and ``skip`` by two sieves around a function. The sieve before the function drops rows that are
     not needed, except the first rows, by which the types of the function settle. The sieve after
@@ -45,15 +45,15 @@ class Sieve(PlaceSlice):
         return n - (stop - begin) + self._up_to(stop) - self._up_to(begin)
 
     def _up_to(self, row: int) -> int:
-        """Return how many of the first ``row`` rows are at kept places."""
+        """Return how many of the first ``row`` rows have a number that is kept."""
         return 0 if self.index is None else max(0, -(-(row - self.index) // self.step))
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
-        """Open a flow that drops rows by place."""
+        """Open a flow that drops rows by their number."""
         return _Sieving(self, 0, open_input, epoch, position)
 
     def parameters_text(self) -> str:
-        """Return the range and the kept places as text."""
+        """Return the range and the kept row numbers as text."""
         inside = "none" if self.index is None else f"every {self.step}th from {self.index}"
         return f"{inside} of {self.begin} to {'the end' if self.stop is None else self.stop}"
 

@@ -1,4 +1,4 @@
-"""``skip`` returns all elements but the first."""
+"""``skip`` returns all elements except the first ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @op
 class Skip(PlaceSlice):
-    """Skip returns all elements but the first ``n`` (rows, or batches after ``batch``)."""
+    """Returns all elements except the first ``n`` (rows, or batches after ``batch``)."""
 
     input: Node
     n: int
@@ -25,7 +25,7 @@ class Skip(PlaceSlice):
     parameters_format = "{self.n}"
 
     def check(self) -> None:
-        """Raise PlanError for an ``n`` that is no integer of at least 0."""
+        """Raise PlanError unless ``n`` is an integer of at least 0."""
         element_count("skip", self.n)
 
     def length(self, *given: Length) -> Length | None:
@@ -38,7 +38,7 @@ class Skip(PlaceSlice):
 
 
 class _Skipping(CountingFlow[Skip]):
-    """A flow without the first elements; ``count`` is how many are still to be dropped."""
+    """A flow without the first elements; ``count`` of them are still to be dropped."""
 
     key = "left"
 

@@ -36,10 +36,11 @@ MOST_CLASSES = 1 << 16
 class Stratum(Node):
     """Keeps the rows of part ``index``; every part has its share of each class by ``weights``.
 
-    A class has the rows with one value of ``column``, numbered from 0 in order. Its rows are cut
-    into cells, and the last part gets one row of each cell. For a part of share p, cell k begins at
-    row k / p, rounded up; a random draw, keyed by (seed, ``nth``, part, class, k), picks the row.
-    The part before the last gets its share of the remaining rows in the same way, and so on.
+    A class consists of the rows with one value of ``column``, numbered from 0 in order. Its rows
+    are divided into cells, and the last part gets one row of each cell. For a part of share p, cell
+    k begins at row k / p, rounded up; a random draw, keyed by (seed, ``nth``, part, class, k),
+    selects the row. The part before the last gets its share of the remaining rows in the same way,
+    and so on.
     """
 
     input: Node
@@ -59,7 +60,7 @@ class Stratum(Node):
     splits: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Raise PlanError for a bad seed or column, batches, or rows that differ between epochs."""
+        """Raise PlanError for an invalid seed or column, batches, or rows that vary by epoch."""
         seeded(self.seed)
         if not isinstance(self.column, str):
             raise PlanError(
@@ -161,7 +162,7 @@ class _Dividing:
             raise blamed(self._too_many(), block.ids, stop)
 
     def _room(self, codes: np.ndarray, keys: list[Key]) -> int:
-        """Return the first row that exceeds the limit of classes; the row count if none does."""
+        """Return the first row whose class exceeds the class limit; the row count if none does."""
         new = [code for code, key in enumerate(keys) if key not in self.counts]
         most = MOST_CLASSES - len(self.counts)
         if len(new) <= most:
@@ -196,7 +197,7 @@ class _Dividing:
 
 
 def _ranks(codes: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return, for each row, how many rows before it have its code, (n,) i8."""
+    """Return, for each row, the number of earlier rows with the same code, (n,) i8."""
     order = np.argsort(codes, kind="stable")
     starts = np.cumsum(counts) - counts
     ranks = np.empty(len(codes), dtype=np.int64)

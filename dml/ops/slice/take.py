@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @op
 class Take(PlaceSlice):
-    """Returns the first ``n`` elements (rows, or batches after ``batch``), and computes no more."""
+    """Returns the first ``n`` elements (rows, or batches after ``batch``), and reads no further."""
 
     input: Node
     n: int
@@ -26,11 +26,11 @@ class Take(PlaceSlice):
     parameters_format = "{self.n}"
 
     def check(self) -> None:
-        """Raise PlanError for an ``n`` that is no integer of at least 0."""
+        """Raise PlanError unless ``n`` is an integer of at least 0."""
         element_count("take", self.n)
 
     def length(self, *given: Length) -> Length | None:
-        """Return the input's length, ``n`` at most."""
+        """Return the input's length, at most ``n``."""
         return min(self.n, given[0])
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
@@ -39,7 +39,7 @@ class Take(PlaceSlice):
 
 
 class _Taking(CountingFlow[Take]):
-    """A flow of the first elements; ``count`` is how many are left, and 0 closes the input."""
+    """A flow of the first elements; ``count`` of them are left, and at 0 the input is closed."""
 
     key = "left"
 

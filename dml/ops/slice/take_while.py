@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 @op
 class TakeWhile(Skipping):
-    """Returns the rows before the first for which ``test``, expression or function, is not true.
+    """Returns the rows before the first one for which ``test`` is not true.
 
-    No later blocks are pulled, and no function is called for later rows. Raises SchemaError if an
-    expression is not boolean. With ``on_error="skip"`` a row for which a function raises is
-    dropped, and does not end the output.
+    ``test`` is an expression or a function. No later blocks are pulled, and no function is called
+    for later rows. Raises SchemaError if an expression is not boolean. With ``on_error="skip"`` a
+    row for which a function raises is dropped, and does not end the output.
     """
 
     input: Node
@@ -61,7 +61,7 @@ class TakeWhile(Skipping):
         return given
 
     def passing(self, block: Block, at: At) -> Iterator[np.ndarray]:
-        """Yield masks of passing rows, up to the first failing row or later; raise errors last."""
+        """Yield masks of passing rows, at least up to the first failing row; raise errors last."""
         if isinstance(self.test, UserFunction):
             yield from _called(self.test, block)
             return
@@ -135,7 +135,7 @@ class _Passing(LocalFlow):
             raise error.under(self.node.label()) from error.__cause__
 
     def _survivors(self, fn: UserFunction, block: Block) -> Iterator[Block]:
-        """Do the same as ``_select``, and drop the rows for which ``fn`` raises."""
+        """Yield the same rows as ``_select``, except the rows for which ``fn`` raises."""
         passing: list[bool] = []
         errors: list[tuple[int, BaseException]] = []
         call, rows = convert.readable(fn.call, block)

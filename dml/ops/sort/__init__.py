@@ -1,1 +1,1 @@
-"""Rows are sorted by columns here, within memory and beyond it."""
+"""Rows are sorted by columns here, in memory or with sorted runs on disk."""

@@ -1,9 +1,9 @@
 """A stream of rows is sorted within a memory budget, by keys of ids or by columns.
 
-Rows collect in memory; when they exceed the budget they are written as a sorted run, and at the end
-all runs are merged, in several passes if they are many. A ``RowOrder`` compares rows: ``ById`` by
-keys that are functions of row ids, so that runs need not store them, and ``Ordering`` (in
-``row_order``) by columns.
+Rows are buffered in memory; when they exceed the budget, they are written to disk as a sorted run.
+At the end all runs are merged, in several passes if there are many. A ``RowOrder`` compares rows:
+``ById`` by keys that are functions of row ids, so that runs need not store them, and ``Ordering``
+(in ``row_order``) by columns.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RowOrder(Protocol):
     """An order of rows."""
 
     def check(self, given: Schema) -> None:
-        """Raise SchemaError if rows of the schema ``given`` have no such order."""
+        """Raise SchemaError if rows of the schema ``given`` cannot be ordered in this way."""
 
     def order(self, block: Block) -> np.ndarray:
         """Return the indices (n,) that sort the rows of ``block``."""
@@ -53,7 +53,7 @@ class RowOrder(Protocol):
     def merged(self, runs: list[Iterator[Block]], at_once: int) -> Iterator[Block]:
         """Yield the rows of sorted ``runs`` merged in this order, about ``at_once`` at a time.
 
-        Rows that the order does not distinguish come in the order of their runs.
+        Rows that are equal in this order are yielded in the order of their runs.
         """
 
 
@@ -93,7 +93,7 @@ def ordered_by(key: np.ndarray, ids: RowIds) -> np.ndarray:
 class Sorted(Again):
     """A flow of the input's rows in order, which reads the whole input first.
 
-    With ``most``, only the first ``most`` rows are needed, and about twice as many are in memory.
+    With ``most``, only the first ``most`` rows are returned, and about twice as many are in memory.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Sorted(Again):
         return whole.take(self.by.order(whole)[:most])
 
     def _in_memory(self, held: list[Block], rows: int) -> Iterator[Block]:
-        """Yield the rows of ``held`` in order, ``rows`` at a time, and empty that list."""
+        """Yield the rows of ``held`` in order, ``rows`` at a time, and clear the list."""
         if not held:
             return
         whole = concat(held)
@@ -149,7 +149,7 @@ class Sorted(Again):
             yield whole.take(order[start : start + rows])
 
     def _leave(self, held: list[Block]) -> None:
-        """Write the rows of ``held`` as one sorted run."""
+        """Write the rows of ``held`` to disk as one sorted run."""
         if self.spill is None:
             self.spill = self.at.spill(held[0].schema)
         row_bytes = sum(block.nbytes for block in held) // sum(block.n for block in held)
@@ -158,7 +158,7 @@ class Sorted(Again):
         self.spill.write(self._in_memory(held, max(1, min(rows, CHUNK))))
 
     def _merged(self, spill: Spill) -> Iterator[Block]:
-        """Merge all runs, in several passes if half of the budget has no room for a block of each.
+        """Merge all runs, in several passes if a block of each exceeds half of the budget.
 
         A pass merges neighbouring runs, so that runs stay in the order of their input rows.
         """
@@ -198,7 +198,7 @@ def block_bytes(budget: int) -> int:
 
 
 def portions(run: Iterator[Block], blocks: int) -> Iterator[Block]:
-    """Yield the rows of ``run``, with every ``blocks`` blocks joined into one."""
+    """Yield the rows of ``run``, with every ``blocks`` consecutive blocks joined into one."""
     while parts := list(islice(run, blocks)):
         yield concat(parts)
 
@@ -279,7 +279,7 @@ def merged(
 
     Each round takes the rows up to one key from every run. The key is chosen so that these are
     about ``at_once`` rows, by the density of keys in the current blocks: keys are hashes or ranks,
-    evenly spread. A round uses up at least one block, so that there is progress for any keys.
+    evenly spread. A round consumes at least one block, so the merge advances for any keys.
     """
     found = (RunHead(run, keyed) for run in runs)
     heads = [head for head in found if head.block is not None]

@@ -64,7 +64,7 @@ def comparable(values: Values, kind: pa.DataType) -> pa.Array:
 
 @total_ordering
 class _Down:
-    """A text or bytes that compares in descending order."""
+    """A text or bytes value that compares in descending order."""
 
     __slots__ = ("value",)
 
@@ -81,7 +81,7 @@ class _Down:
 
 
 def _turned(value: Any) -> Any:
-    """Return a stand-in for ``value``: stand-ins compare in the reverse order of their values."""
+    """Return an object that compares with others of its kind in the reverse order of values."""
     if isinstance(value, str | bytes):
         return _Down(value)
     # "-" would round a decimal to the digits of some context
@@ -98,7 +98,7 @@ class KeyedBlock:
         return len(self.columns[0])
 
     def __getitem__(self, row: int) -> tuple[Any, ...]:
-        """Return the sort key of a row: of two rows the one with the lesser key comes first."""
+        """Return the sort key of a row; rows are sorted by ascending sort keys."""
         found: list[Any] = []
         for column, down in zip(self.columns, self.ordering.descending, strict=True):
             value = column[row].as_py()
@@ -112,7 +112,7 @@ class KeyedBlock:
 
 
 def _differing(column: pa.Array) -> np.ndarray:
-    """Return where values differ from the next, (n - 1,) bool; nulls are equal, and so are NaNs."""
+    """Return a mask (n - 1,) of values that differ from the next; nulls equal, NaNs equal."""
     if pa.types.is_null(column.type):
         return np.zeros(len(column) - 1, bool)
     before, after = column.slice(0, len(column) - 1), column.slice(1)
@@ -132,9 +132,9 @@ def _flags(found: pa.Array) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Ordering:
-    """The order by the columns ``names``, the first one first, with ``descending`` for each.
+    """The order by the columns ``names``, by priority, with ``descending`` for each.
 
-    ``verb`` and ``label`` are the user's verb and the operator, for errors.
+    ``verb`` and ``label`` are the user's verb and the operator's label, for errors.
     """
 
     names: tuple[str, ...]
@@ -152,7 +152,7 @@ class Ordering:
             raise error.located(self.label) from None
 
     def odd_place(self, value: Any) -> int:
-        """Return the number that sorts null (``value`` None) or NaN before or after all others."""
+        """Return the number by which null (``value`` None) or NaN sorts before or after others."""
         if self.nulls_last:
             return NULL if value is None else NAN
         return NULL_FIRST if value is None else NAN_FIRST
@@ -178,7 +178,7 @@ class Ordering:
     def starts(self, block: Block, keys: KeyedBlock) -> np.ndarray:
         """Return the indices of the rows of ``block`` whose ``keys`` differ from the row before.
 
-        They ascend, and the first row is not among them. ``block`` must not be empty.
+        The indices ascend, without that of the first row. ``block`` must not be empty.
         """
         differs = np.zeros(max(block.n - 1, 0), bool)
         for column in keys.columns:
@@ -186,12 +186,12 @@ class Ordering:
         return np.flatnonzero(differs) + 1
 
     def merged(self, runs: list[Iterator[Block]], at_once: int) -> Iterator[Block]:
-        """Yield the rows of sorted ``runs`` merged in this order, rows of equal keys run by run.
+        """Yield the rows of sorted ``runs`` merged in this order; equal keys in the order of runs.
 
-        Each round takes from every run the rows up to a bound, the least last key of the runs'
-        current blocks. If a run's next block begins with the bound, rows of that key in later runs
-        must wait. Before a round, about ``at_once`` rows more than a block of each run are read,
-        from the runs whose current blocks end first.
+        Each round takes, from every run, the rows up to a bound: the least of the last keys of the
+        runs' current blocks. If a run's next block begins with the bound, rows with that key in
+        later runs follow in a later round. Before a round, about ``at_once`` rows more than a block
+        of each run are read, from the runs whose current blocks end first.
         """
         found = (RunHead(run, self.keyed) for run in runs)
         heads = [head for head in found if head.block is not None]
@@ -207,7 +207,7 @@ class Ordering:
 
 
 def _read_ahead(heads: list[RunHead], rows: int) -> None:
-    """Read on in the runs that end first, to one block for each run and ``rows`` rows more."""
+    """Read more of the runs whose blocks end first: one block per run, and ``rows`` rows more."""
     spare = rows + sum(head.size - head.rows for head in heads)
     going = [head for head in heads if not head.over]
     while going and spare > 0:

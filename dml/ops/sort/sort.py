@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @op
 class Sort(Node):
-    """Sort returns every row once, in order of the columns ``names``; equal rows keep their order.
+    """Returns every row once, in order of the columns ``names``; equal rows keep their order.
 
-    Keeps the rows in memory up to the run's budget, and in sorted runs on local disk beyond it.
-    ``most`` is the number of first rows that will be pulled at most (None: unknown); it changes no
-    row. ``verb`` is the verb that the user wrote, for errors.
+    Rows are kept in memory up to the run's budget, and beyond it in sorted runs on local disk.
+    ``most`` is the maximum number of rows that will be pulled (None: unknown); it changes no row.
+    ``verb`` is the user's verb, for errors.
     """
 
     input: Node
@@ -84,11 +84,11 @@ class Sort(Node):
 
     @property
     def spreads(self) -> bool:  # type: ignore[override]
-        """True if the sort can run in parts: without ``most``, since these parts write all rows."""
+        """True if the sort can be distributed to workers, which sort all rows: ``most`` is None."""
         return self.most is None
 
     def spread(self, at: At, epoch: int) -> Ordering:
-        """Return the order of rows, for a sort that runs in parts."""
+        """Return the order of rows, for a sort that is distributed to workers."""
         return self.ordering
 
     def parameters_text(self) -> str:

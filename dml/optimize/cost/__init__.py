@@ -1,1 +1,1 @@
-"""The costs of operators are estimated here, before and after they were measured."""
+"""Costs of operators are estimated from a table of priors and from measurements of earlier runs."""

@@ -1,8 +1,8 @@
 """A belief is the estimate of a cost with its uncertainty; beliefs of several sources are combined.
 
-A belief is a log-normal distribution: costs are off by factors. Sources are a prior (a table,
-scaled to the machine), a sample, and history; each is weighted by its precision. So one run
-overrules a table, and a run that was slow once is overruled by runs that were not.
+A belief is a log-normal distribution, since estimates are wrong by a factor. Sources are a prior (a
+table, scaled to the machine), a sample, and history; each is weighted by its precision. One run
+therefore outweighs the table, and several normal runs outweigh one slow run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PRIOR, SAMPLE, HISTORY = "p", "s", "h"
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """A normal distribution of a figure's log; ``source``: "p" prior, "s" sample, "h" history."""
+    """A figure with log-normal uncertainty; ``source``: "p" prior, "s" sample, "h" history."""
 
     mean: float
     sigma: float
@@ -37,7 +37,7 @@ class Belief:
 
     @classmethod
     def prior(cls, figure: float) -> Belief:
-        """Return a belief from a table: right within a factor of three, two times in three."""
+        """Return a belief from the table: its error is below a factor of 3 with probability 2/3."""
         return cls(math.log(max(figure, LEAST)), SIGMA_PRIOR, PRIOR)
 
     @classmethod
@@ -68,7 +68,7 @@ class Belief:
         return Belief(self.mean + math.log(factor), self.sigma, self.source)
 
     def spread(self) -> str:
-        """Return the uncertainty as text: ``+-8%``, and from a factor of two on ``x/3``."""
+        """Return the uncertainty as text: ``+-8%``, or ``x/3`` for factors of two or more."""
         factor = math.exp(min(self.sigma, 100.0))
         if factor < 2:
             return f"+-{100 * (factor - 1):.0f}%"
@@ -87,7 +87,7 @@ def combined(beliefs: Sequence[Belief]) -> Belief:
 
 
 def total(beliefs: Sequence[Belief]) -> Belief:
-    """Return the belief about the sum of independent figures; its source is that of the largest."""
+    """Return the belief about the sum of independent figures, with the source of the largest."""
     if not beliefs:
         return Belief(math.log(LEAST), 0.0, PRIOR)
     figures = [each.typical for each in beliefs]
@@ -105,7 +105,7 @@ def no_regret(usual: Belief, other: Belief) -> bool:
     """Return True if ``other`` may replace ``usual``, the choice that is made without estimates.
 
     ``other`` must be cheaper by more than 5 % in the median, and no dearer at the 80th percentile:
-    a guess is no reason to leave a plan whose cost is known.
+    an uncertain estimate does not justify leaving a plan of known cost.
     """
     wins = other.typical < usual.typical * (1 - MARGIN)
     return wins and other.at(Z80) <= usual.at(Z80)

@@ -1,8 +1,8 @@
 """The work of a plan's operators is estimated: input rows, output rows, bytes and seconds.
 
-Rows are counted twice: upwards, as if all rows of every operator were wanted, and then downwards,
-since ``take`` wants fewer and ``repeat`` more. If the data does not say how many rows it has, the
-rows of an earlier run of the same pipeline are used, if such a run was complete.
+Rows are counted twice: from the source upwards, as if all rows were needed, and then downwards,
+since ``take`` needs fewer rows and ``repeat`` needs more. If the data does not say how many rows it
+has, the rows of an earlier run of the same pipeline are used, if such a run was complete.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Estimate:
 
     ``counted`` says how the rows were counted: "" exactly, "p" by a guess, "h" in earlier runs. An
     endless stream has math.inf rows, and None for seconds. ``reads`` is True for a source. ``work``
-    is the name of the work per row in the cost domain, and ``runs`` the number of runs that
-    measured its cost, old ones weighted less.
+    is the operator's fingerprint in the cost domain, and ``runs`` the number of runs that measured
+    its cost, with less weight for old ones.
     """
 
     ordinal: int
@@ -86,7 +86,7 @@ def estimates(
 
 @dataclasses.dataclass(slots=True)
 class _Step:
-    """The row counts of one operator; ``per`` rows make an element of its output.
+    """The row counts of one operator; ``per`` is the number of rows in an element of its output.
 
     ``taken_bytes`` are the bytes of an input row, ``row_bytes`` of an output row. ``stage`` is the
     reading stage of a source, else None; ``guessed`` is True if the share of rows is a guess.
@@ -260,7 +260,7 @@ def _scaled(one: Estimate, share: float) -> Estimate:
 
 
 def _lead_to(steps: list[_Step], gives: float) -> None:
-    """Scale all guessed shares by one factor, so that the last step outputs ``gives`` rows."""
+    """Scale all guessed shares of rows equally, so that the last step outputs ``gives`` rows."""
     found, guessed = steps[-1].rows_out, sum(step.guessed for step in steps)
     if not guessed or not (0 < found < math.inf and 0 < gives < math.inf):
         return
@@ -273,7 +273,7 @@ def _lead_to(steps: list[_Step], gives: float) -> None:
 
 
 def _asked_of(steps: list[_Step]) -> list[float]:
-    """Limit each step to the rows that are wanted above; return the share of input it reads."""
+    """Limit each step to the rows that later steps need; return the shares that remain."""
     wanted = steps[-1].rows_out
     shares = [1.0] * len(steps)
     for place in range(len(steps) - 1, -1, -1):
@@ -305,7 +305,7 @@ def _needed(step: _Step, wanted: float) -> float:
 
 
 def _rows_of(stage: Stage) -> tuple[float, str]:
-    """Return how many rows are read in units that may match, and how that was counted."""
+    """Return the rows in units that may match the filter, and how they were counted."""
     source = stage.source
     rows, letter = _counted(source)
     if not stage.predicate or not source.unit_count:
@@ -320,7 +320,7 @@ def _rows_of(stage: Stage) -> tuple[float, str]:
 
 
 def _passing(stage: Stage, predicate: Sequence[Value]) -> float:
-    """Return the share of the rows read that pass: all rows of a unit if statistics prove that."""
+    """Return the share of the rows read that pass; 1 for units whose statistics prove it."""
     source = stage.source
     against = [(part, (Value("not", (part,)),)) for part in predicate if part in stage.predicate]
     others = math.prod(kept_by(part) for part in predicate if part not in stage.predicate)

@@ -2,7 +2,8 @@
 
 Costs are nanoseconds per row and per byte, of one core of the machine that ``REFERENCE`` of
 ``dml/fleet/calibration.py`` describes; the table also has the shares of rows that predicates keep.
-The figures are guesses that one run replaces, so they are round: a factor of three is good enough.
+The figures are rounded guesses: one run outweighs them, so an error of a factor of three is
+harmless.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ def driver(name: str, speed: Speed) -> DriverCosts:
 
 
 def keeping_s(speed: Speed) -> float:
-    """Return the seconds to write one byte to a cache, or to read it from there."""
+    """Return the seconds to write one byte to a cache, or to read one byte from it."""
     return MOVING[Rows.KEPT].byte_ns * speed.copying * 1e-9
 
 
@@ -152,7 +153,7 @@ def values_s(values: Sequence[Value], speed: Speed) -> float:
 
 
 def is_costly(value: Value) -> bool:
-    """Return True if ``value`` uses a function of texts, lists and the like, outside of kernels."""
+    """Return True if ``value`` uses a function of a namespace, such as one of texts or lists."""
     return any("." in each.op for each in walk((value,)))
 
 
@@ -175,7 +176,7 @@ def _operation_ns(value: Value) -> float:
 
 
 def kept_share(node: Node) -> float:
-    """Return how many rows ``node`` outputs per input row, according to the table."""
+    """Return the number of rows that ``node`` outputs per input row, according to the table."""
     if isinstance(node, Segment):
         return math.prod(map(kept_by, node.predicate))
     if node.rows is Rows.FEWER:

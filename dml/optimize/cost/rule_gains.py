@@ -1,8 +1,8 @@
-"""The gain of each rewriting is estimated: a plan against the same plan without one rule.
+"""The gain of a rule is estimated by comparing the plan with a plan made without the rule.
 
 The two plans differ in some operators, and all others cost the same in both. The gain of a rule is
 the cost of the operators that it removes, less the cost of the operators that it adds. A rule is
-regretted if many runs have shown that it costs more than it saves.
+*regretted* if several runs have shown that it costs more than it saves.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class RuleGain:
 
     @property
     def runs(self) -> float:
-        """The number of runs that measured these operators: the least number of any of them."""
+        """The least number of runs that have measured any one of these operators."""
         return min(map(_runs, (*self.brings, *self.spares)), default=0.0)
 
     @property
     def lost_s(self) -> float:
-        """The seconds that the rule costs more than it saves, if that is beyond doubt; else 0.
+        """The seconds by which the rule's cost exceeds its saving, if this is certain; else 0.
 
         Both sides were measured in several runs on this class of machine, and the 80th percentile
         of the cost without the rule is below the 20th percentile of the cost with it.
@@ -125,7 +125,7 @@ def regretted(found: Iterable[RuleGain]) -> RuleGain | None:
 
 
 def _beyond(one: Sequence[Estimate], two: Sequence[Estimate]) -> tuple[Estimate, ...]:
-    """Return the estimates of ``one`` that ``two`` lacks: other work, or on another row count."""
+    """Return the estimates of ``one`` without counterpart in ``two`` (equal work and row count)."""
     rest = Counter(map(_same, two))
     found = []
     for each in one:

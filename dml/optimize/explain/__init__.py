@@ -1,1 +1,1 @@
-"""Texts for people show a plan after each phase, costs, near misses, differences of names."""
+"""The optimizer's results are printed: plans by phase, costs, near misses, name differences."""

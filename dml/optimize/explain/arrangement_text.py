@@ -14,7 +14,7 @@ from dml.optimize.search.dynamic_programme import Priced
 
 
 def note(trace: RuleTrace, decision: ArrangementDecision, started: float) -> None:
-    """Record the choice in ``trace``, and the faster alternative that was not certain enough."""
+    """Record the choice in ``trace``, and a faster alternative whose advantage is not certain."""
     before, after = decision.usual.way, decision.chosen.way
     changed = {
         stages_by_cost: before.cuts != after.cuts,
@@ -49,7 +49,7 @@ def _priced(each: Priced) -> str:
 
 
 def _reason(decision: ArrangementDecision, fixed: str) -> str:
-    """Return why the chosen way was chosen."""
+    """Return the reason for the choice as text."""
     ending = "" if decision.whole else "; time was up before all was looked at"
     if decision.chosen.way != decision.usual.way:
         less = seconds_text(decision.usual.seconds - decision.chosen.seconds)
@@ -62,7 +62,7 @@ def _reason(decision: ArrangementDecision, fixed: str) -> str:
 
 
 def _doubt(decision: ArrangementDecision) -> str:
-    """Return why a way that is expected to be faster was not chosen."""
+    """Return the reason why an arrangement that is expected to be faster was not chosen."""
     other = decision.doubtful or decision.chosen
     return (
         f"{_priced(other)} against {seconds_text(decision.usual.seconds)} as usual"

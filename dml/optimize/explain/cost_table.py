@@ -1,4 +1,4 @@
-"""Tables that fit on a screen compare the expected and the measured cost of a plan."""
+"""Expected and measured costs of a plan are printed as tables that fit on a screen."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Actual(NamedTuple):
 
 
 def costs_text(found: Sequence[Estimate]) -> str:
-    """Return the rows and seconds expected of every operator as a table, source first."""
+    """Return a table of the expected rows and seconds of every operator, source first."""
     rows = [["#", "operator", "rows", "seconds", "per 1M rows", "from"]]
     rows += [
         [
@@ -57,7 +57,7 @@ def analyzed_text(
     trace: RuleTrace,
     gains: Sequence[RuleGain] = (),
 ) -> str:
-    """Return a table of expected and measured costs, then the rewritings, also those refused."""
+    """Return a table of expected and measured costs, then the rewritings made or refused."""
     actual = actuals(events)
     whole = math.fsum(each.seconds for each in actual.values())
     rows = [["#", "operator", "rows est", "rows", "est", "seconds", "from", "off", "share"]]
@@ -116,7 +116,7 @@ def _from(each: Estimate) -> str:
 
 
 def _ending(found: Sequence[Estimate], events: Sequence[Event], whole: float) -> Iterator[str]:
-    """Yield lines of text: the sums of expected and of measured work, and the run's time."""
+    """Yield the closing lines: sums of expected and measured seconds, and the run's duration."""
     known = [each.seconds for each in found if each.seconds is not None]
     expected = seconds_text(total(known).typical) if known else ABSENT
     yield f"work: {expected} expected, {seconds_text(whole)} measured, on all threads together"
@@ -128,7 +128,7 @@ def _ending(found: Sequence[Estimate], events: Sequence[Event], whole: float) ->
 
 
 def _tiers(run: RunFinished, events: Sequence[Event]) -> Iterator[str]:
-    """Yield a line: bytes from sources, a store and local copies of it, if a store had some."""
+    """Yield a line with the bytes read from sources, stores and local copies of stores."""
     known = [each for each in events if isinstance(each, OperatorTotals)]
     far, near = sum(each.far_bytes for each in known), sum(each.near_bytes for each in known)
     if far or near:

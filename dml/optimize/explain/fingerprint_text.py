@@ -1,9 +1,9 @@
-"""A normal form is described operator by operator, with all that enters its result fingerprint.
+"""A normal form is described operator by operator, with every part of its result fingerprint.
 
 The name of an operator here is the digest that ``fingerprints.parts_of`` returns for it. Its parts
-say what it consists of, as far as that can be shown: a column's expression, a function with
-everything that it refers to, a file. A description can be stored beside cached rows, and compared
-later with another pipeline.
+are those that can be shown as text: a column's expression, a function with everything that it
+refers to, a file. A description can be stored beside cached rows, and compared later with another
+pipeline.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ def describe(
 
 
 def to_json(story: FingerprintText, *, plain: bool = False) -> dict[str, Any]:
-    """Return a description for storing: ``operators`` by title and name, then their parts.
+    """Return a description as JSON: ``operators`` with their titles and digests, then their parts.
 
-    Unless ``plain``, it has no constants, values that functions refer to, keys, paths or options:
-    their digests are enough for a comparison.
+    Unless ``plain``, constants, values that functions refer to, keys, paths and options are left
+    out: their digests are enough for a comparison.
     """
     made_of = [
         [each.seed, [_short(part).to_json(plain=plain) for part in each.parts[:MOST]]]
@@ -102,7 +102,7 @@ def to_json(story: FingerprintText, *, plain: bool = False) -> dict[str, Any]:
 
 
 def keyed(story: FingerprintText, under: Callable[[str], str]) -> FingerprintText:
-    """Return the description with ``under(digest)`` in place of each digest; digests are text."""
+    """Return the description, in text form, with each digest replaced by ``under(digest)``."""
     operators = (
         each._replace(name=under(each.name), parts=tuple(part.keyed(under) for part in each.parts))
         for each in story.operators
@@ -210,7 +210,7 @@ def _field(name: str, value: Any, memo: Memo) -> Iterator[SpelledPart]:
 
 
 def function_part(fn: UserFunction) -> SpelledPart:
-    """Return a function with everything it refers to, or with the name that its author gave it."""
+    """Return a function with everything that it refers to, or with its user-given fingerprint."""
     if fn.asserted or fn.reason:
         kind = "given name" if fn.asserted else "unnamed"
         return SpelledPart(kind, fn.name, fn.reason or "a name of your own", fn.digest.hex())
@@ -226,7 +226,7 @@ def _schema(schema: Schema) -> Iterator[SpelledPart]:
 
 
 def _filters(values: Sequence[Value], memo: Memo, names: list[bytes]) -> SpelledPart:
-    """Return the filters as one part, which is equal to another where ``names`` are."""
+    """Return the filters as one part; two such parts are equal if their ``names`` are equal."""
     found = tuple(_value(value, "a filter", memo, DEEPEST) for value in values)
     text = " & ".join(value_text(value) for value in values)
     return SpelledPart("filters", "filters", text, digest(names).hex(), found)

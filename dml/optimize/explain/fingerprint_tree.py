@@ -1,8 +1,8 @@
 """Fingerprints are described as trees of parts, so that two of them can be compared.
 
-Every part has a digest. In two trees with unequal digests, the first parts with unequal digests,
-followed to the leaves, are the first difference. A tree can be stored as JSON and compared with one
-of another process: it has shortened texts of values, not the values.
+Every part has a digest. The first difference of two trees is found by descending from the root into
+the first part whose digests differ. A tree can be stored as JSON and compared in another process:
+it contains shortened texts of values, not the values.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SpelledPart(NamedTuple):
         return [kind, path, text, self.name, [part.to_json(plain=plain) for part in self.parts]]
 
     def keyed(self, under: Callable[[str], str]) -> SpelledPart:
-        """Return the part with path and name mapped by ``under``, which replaces digests."""
+        """Return the part with all digests, including those in its path, replaced by ``under``."""
         inside = tuple(part.keyed(under) for part in self.parts)
         return self._replace(path=under(self.place[1]), name=under(self.name), parts=inside)
 
@@ -95,7 +95,7 @@ def part(kind: str, path: str, value: object, parts: tuple[SpelledPart, ...] = (
 
 
 def short_repr(value: object) -> str:
-    """Return a value as a user would write it, shortened; a long container by type and length."""
+    """Return a value as a user would write it, or a long container's type and length."""
     if isinstance(value, str | bytes) and len(value) > LETTERS:
         return f"{value[:LETTERS]!r}..., {len(value)} long"
     if isinstance(value, PLAIN) or type(value).__repr__ is not object.__repr__:
@@ -150,7 +150,7 @@ class _Open:
 
 
 class Spelling(FunctionEncoder):
-    """Encodes like ``FunctionEncoder``, and records from which value each part of it is."""
+    """Encodes like ``FunctionEncoder``, and records the value behind each part of the encoding."""
 
     __slots__ = ("_open",)
 
@@ -177,7 +177,7 @@ class Spelling(FunctionEncoder):
         return self._closed(self._open[0])
 
     def beside(self, made: SpelledPart) -> None:
-        """Add the part ``made``, which was not encoded here."""
+        """Add the part ``made``, which is not encoded by this encoder."""
         self._open[-1].parts.append(made)
 
     @property
@@ -190,7 +190,7 @@ class Spelling(FunctionEncoder):
         return SpelledPart(done.kind, done.path, short_repr(done.value), name, tuple(done.parts))
 
     def first_met(self, value: object) -> bool:
-        """Return True if ``value`` was not visited before; it does not count as visited now."""
+        """Return True if ``value`` was not visited before, without marking it as visited."""
         return id(value) not in self._seen
 
 
@@ -245,7 +245,7 @@ def code_part(code: types.CodeType, path: str) -> SpelledPart:
 
 
 def _steps(code: types.CodeType) -> Iterator[Instruction]:
-    """Yield the steps of a code object, with those of nested code objects where they are loaded."""
+    """Yield the steps of a code object; steps of a nested code object follow where it is loaded."""
     for step in program(code).steps:
         yield step
         if isinstance(step.constant, types.CodeType):

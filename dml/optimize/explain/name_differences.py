@@ -1,7 +1,7 @@
 """The first difference between two pipelines with different fingerprints is located.
 
-The first operator that differs in itself, not in its input, is searched down to one part: into an
-expression, into a function and everything that it refers to, down to one constant or one file.
+The first operator that differs apart from its input is examined recursively, through expressions
+and functions and everything that they refer to, down to one constant or one file.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Difference:
     ``kind`` is one word ("constant", "code", "content", "order" ...). ``path`` names the part that
     differs, and the parts that contain it. ``operator`` and ``other`` are the user's lines that
     wrote this part in the first and the second pipeline; ``here`` and ``there`` are its contents in
-    them. ``also`` says what can be reused from other entries, or is "". ``str`` has all of this in
-    four lines, or five with ``also``.
+    them. ``also`` describes the rows that can be reused from other entries, or is "". ``str``
+    returns all of this in four lines, or five with ``also``.
     """
 
     kind: str
@@ -113,7 +113,7 @@ class Difference:
 
     @property
     def try_(self) -> str:
-        """A hint how to get equal fingerprints."""
+        """A hint for making the fingerprints equal."""
         return TRIES.get(self.kind, TRY)
 
     def __str__(self) -> str:
@@ -138,23 +138,23 @@ def first_difference(here: FingerprintText, there: FingerprintText) -> Differenc
 
 
 def nearest(here: FingerprintText, kept: Sequence[FingerprintText]) -> Difference:
-    """Return the first difference from that one of ``kept`` which shares most operators."""
+    """Return the first difference from the one of ``kept`` that shares the most operators."""
     if not kept:
         return Difference("nothing", here=f"{len(here.operators)} operators", there=NOTHING)
     return first_difference(here, max(kept, key=lambda each: common(here, each)))
 
 
 def quarantined(said: Mapping[str, object]) -> Difference:
-    """Return the fault recorded in an entry (``said``) as a difference."""
+    """Return the fault recorded in a quarantined entry (``said``) as a difference."""
     what, at, time = (str(said.get(name, "")) for name in ("what", "at", "time"))
     there = f"rows that nobody reads since {time}"
     return Difference("quarantined", what, operator=at, here="other rows", there=there)
 
 
 def missing_parts(parts: int, of: int | None) -> Difference:
-    """Return the difference of an entry that has ``parts`` of its parts; false if it has all.
+    """Return the difference of an entry with ``parts`` parts; false if the entry is complete.
 
-    ``of`` is the number of all parts, None if it is not known yet.
+    ``of`` is the number of all parts, or None if it is not known yet.
     """
     if of is not None and parts >= of:
         return Difference(SAME)
@@ -163,7 +163,7 @@ def missing_parts(parts: int, of: int | None) -> Difference:
 
 
 def other_name() -> Difference:
-    """Return the difference of an entry of the same pipeline that has another fingerprint."""
+    """Return the difference for an entry of the same pipeline under another fingerprint."""
     return Difference("settings", here="these options and versions", there="others")
 
 
@@ -198,7 +198,7 @@ def _between(mine: Sequence[NamedOperator], theirs: Sequence[NamedOperator]) -> 
 
 
 def _only(mine: NamedOperator | None, theirs: NamedOperator | None) -> Difference:
-    """Return the difference of an operator that only one pipeline has; the other one is None."""
+    """Return the difference for an operator in one pipeline only; the other argument is None."""
     if mine is not None:
         return Difference("operator", mine.kind, mine.title, "", mine.title.strip(), NOTHING)
     if theirs is not None:
@@ -209,9 +209,10 @@ def _only(mine: NamedOperator | None, theirs: NamedOperator | None) -> Differenc
 def _of_parts(
     mine: Sequence[SpelledPart], theirs: Sequence[SpelledPart], roots: tuple[str, str] = ("", "")
 ) -> Difference | None:
-    """Return the first difference of two counterparts, else a part that only one side has, or None.
+    """Return the first difference of counterparts, else a part without counterpart, or None.
 
-    ``roots`` are the paths of what has the parts, here and there: they begin the parts' own paths.
+    ``roots`` are the paths of the two parts that contain ``mine`` and ``theirs``; the paths of
+    these begin with them.
     """
     others, free = _counterparts(mine, theirs, roots)
     for each in mine:
@@ -229,10 +230,11 @@ def _of_parts(
 def _counterparts(
     mine: Sequence[SpelledPart], theirs: Sequence[SpelledPart], roots: tuple[str, str]
 ) -> tuple[dict[tuple[str, str], SpelledPart], list[SpelledPart]]:
-    """Return the counterpart of each place of ``mine`` that has one, and the rest of ``theirs``.
+    """Return the counterparts of ``mine`` by place, and the other parts of ``theirs``.
 
-    It is the part at the same place. The name of a called function is no place, nor is a path that
-    a digest hides below another root: there it is the part that is as far along among its kind.
+    The counterpart of a part is the part at the same place. Names of called functions, and paths
+    hidden by digests below another root, do not identify a place; for these the counterpart is the
+    part with the same index among the parts of its kind.
     """
     others: dict[tuple[str, str], SpelledPart] = {}
     for each in theirs:
@@ -250,12 +252,12 @@ def _counterparts(
 
 
 def _place(part: SpelledPart, root: str) -> tuple[str, str]:
-    """Return kind and path of a part below ``root``, the path of what has it."""
+    """Return the kind and the path of a part, relative to ``root``, the path of its container."""
     return part._replace(path=part.path.removeprefix(root)).place
 
 
 def _alone(mine: SpelledPart, free: Sequence[SpelledPart]) -> Difference:
-    """Return the difference between ``mine``, a part without counterpart, and what replaces it."""
+    """Return the difference between ``mine``, which has no counterpart, and a part in its place."""
     instead = next((each for each in free if each.place[1] == mine.place[1]), None)
     if instead is None and mine.kind in CALLED:
         others = (each for each in free if each.kind in CALLED and each.kind != mine.kind)
@@ -267,7 +269,7 @@ def _alone(mine: SpelledPart, free: Sequence[SpelledPart]) -> Difference:
 
 
 def _of_part(mine: SpelledPart, theirs: SpelledPart) -> Difference:
-    """Return the first difference within two parts, or else between them as a whole."""
+    """Return the first difference inside two parts, else the one between the parts themselves."""
     if mine.kind == "filters":
         found = _of_filters(mine, theirs)
     elif mine.kind == "expression":
@@ -317,7 +319,7 @@ def _without(parts: Sequence[SpelledPart], others: Sequence[SpelledPart]) -> lis
 
 
 def _placed(found: Difference, here: FingerprintText, there: FingerprintText) -> Difference:
-    """Return the difference with the user's own lines, if the written form is known."""
+    """Return the difference with the user's source lines, if the written form is known."""
     merged = {each.kind for each in (*here.operators, *there.operators)}
     mine = _written(found.operator, here.written, there.written, merged, found)
     theirs = _written(found.other, there.written, here.written, merged, found)
@@ -347,7 +349,7 @@ def _written(
 
 
 def _became(written: str, kind: str, normal: set[str]) -> bool:
-    """Return True if a written operator may have become one of ``kind`` in the normal form."""
+    """Return True if a written operator may become one of ``kind`` in the normal form."""
     return written == WRITTEN.get(kind, kind) or (kind == MERGED and written not in normal)
 
 

@@ -1,4 +1,4 @@
-"""Near misses of a plan are rewritings that a reader may expect and that did not happen.
+"""Near misses of a plan are rewritings that a reader might expect but that were not made.
 
 They are found in the finished plan; rules that could never have applied are not mentioned.
 """
@@ -26,7 +26,7 @@ from dml.physical.plan import Stage
 
 
 def refusals(root: Node, stage: Stage) -> list[Refused]:
-    """Return all near misses of ``root``, whose plan reads by ``stage``, source first."""
+    """Return all near misses of ``root``, whose source is read as ``stage`` says, source first."""
     found = [_at_node(node) for node in root.chain()[1:]]
     found += [_at_source(part, stage) for part in _first_predicate(stage)]
     return [refused for refused in found if refused is not None]
@@ -67,7 +67,7 @@ def _of_segment(node: Segment, below: Node) -> Refused | None:
 
 
 def _why_above(node: Segment, below: Node) -> str | None:
-    """Return why ``node`` must stay above ``below``; None if there is no such reason to show."""
+    """Return why ``node`` must stay above ``below``; None if there is no reason worth showing."""
     if not node.total:
         cast = next(part for part in values_of(node) if not part.total)
         return f"{cast!r} may fail, and must not fail on a row that would not have reached it"

@@ -1,4 +1,4 @@
-"""The optimizer's work is shown as text: a pipeline after each phase, as a tree in one form."""
+"""The pipeline after each phase of the optimizer is printed as a tree, in the same format."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def indented(text: str) -> str:
 def rules_text(stations: Optimized, *, micros: bool = True) -> str:
     """Return every rewriting in order: rule, law, input, result; then refusals with reasons.
 
-    Functions that are called, because they were not lifted, are listed as refusals.
+    Functions that are called because they could not be lifted are listed as refusals.
     """
     trace = stations.trace
     lines = [line for entry in trace.applied for line in _applied_lines(entry, micros=micros)]
@@ -62,12 +62,12 @@ def _applied_lines(entry: Applied, *, micros: bool) -> list[str]:
 
 
 def _over(node: Shown) -> str:
-    """Return " over " and the title of the first input of ``node``; "" if it has no input."""
+    """Return the text " over " and the title of the first input; "" if ``node`` has no input."""
     return f" over {node.inputs[0].title()}" if node.inputs else ""
 
 
 def graph_text(plan: Plan, target_bytes: int = TARGET_BYTES) -> str:
-    """Return how the plan is cut into tasks of about ``target_bytes``, units in reading order."""
+    """Return the tasks of about ``target_bytes`` as text: the units of each, in reading order."""
     stage, source = plan.stage, plan.stage.source
     units = [source.unit(i) for i in range(source.unit_count)]
     held = sum(unit.nbytes for unit in units)

@@ -1,1 +1,1 @@
-"""The rewrite rules are defined here, one family to a file."""
+"""The rewrite rules are defined here, one family per file."""

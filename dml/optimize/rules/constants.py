@@ -1,4 +1,4 @@
-"""Laws of constants compute expressions that need no row once, or not at all."""
+"""Laws of constants evaluate constant expressions once, and drop conditions that they decide."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class _Known:
 
 
 def _without_literal(value: Value, op: str) -> Value:
-    """Return what ``and`` or ``or`` with a literal equals: the other operand, or a literal."""
+    """Return the operand or literal that equals ``and`` or ``or`` (``op``) with a literal."""
     rules = op == "or"
     for arg, other in (value.args, value.args[::-1]):
         if arg.op == "lit":
@@ -151,7 +151,7 @@ def _without_literal(value: Value, op: str) -> Value:
 
 @law(Segment, source="constant propagation")
 def pick_branch(node: Node) -> Node | None:
-    """if_else of a literal condition is the branch taken, in the type of both."""
+    """if_else with a literal condition is the selected branch, in the common type."""
     match node:
         case Segment() if any(map(_decided, parts_of(node))):
             given = node.input.schema
@@ -179,7 +179,7 @@ def _pick(value: Value, given: Schema) -> Value:
 
 @law(Segment, source="SQL predicate simplification")
 def drop_true_parts(node: Node) -> Node | None:
-    """A part of a predicate that is literally true keeps every row."""
+    """A part of a predicate that is literally true keeps every row and is dropped."""
     match node:
         case Segment(predicate=parts) if any(_literally(part, wanted=True) for part in parts):
             left = tuple(part for part in parts if not _literally(part, wanted=True))
@@ -204,7 +204,7 @@ def _literally(part: Value, *, wanted: bool) -> bool:
 
 @law(Segment, source="value ranges of types")
 def relax_sure_cast(node: Node) -> Node | None:
-    """A strict cast to a type that holds every value of the other cannot fail."""
+    """A strict cast to a type that represents every value of the source type cannot fail."""
     match node:
         case Segment():
             given = node.input.schema

@@ -66,7 +66,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 
 
 def named(names: Iterable[str]) -> frozenset[str]:
-    """Return the names of all rules in ``names`` of rules or families; or raise PlanError."""
+    """Return the rules that ``names`` (of rules or families) mean; PlanError if unknown."""
     found: set[str] = set()
     for name in names:
         if name not in NAMED and name not in FAMILIES:

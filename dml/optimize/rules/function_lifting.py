@@ -1,6 +1,6 @@
-"""Laws of function lifting turn row functions into expressions, where equality is proven.
+"""Laws of function lifting replace row functions by expressions that are proven to be equal.
 
-A function with resource needs is called where the resources are: it stays a step of its own.
+A function that requests resources is not lifted, so that it is called where they are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dml.optimize.rule import law
 
 @law(MapRows, source="tf.data map_vectorization, section 3.3.1")
 def lift_map(node: Node) -> Node | None:
-    """A row function proven to be expressions is computed as them, with checks."""
+    """A row function that is proven equal to expressions is replaced by these and their checks."""
     from dml.udfs.identity.environment import unchanged  # noqa: PLC0415
     from dml.udfs.lifting.lifter import Lifted  # noqa: PLC0415
 
@@ -33,7 +33,7 @@ def lift_map(node: Node) -> Node | None:
 
 @law(FilterRows, source="tf.data map_vectorization, section 3.3.1")
 def lift_filter(node: Node) -> Node | None:
-    """A row predicate proven to be an expression is computed as it, with checks."""
+    """A row predicate that is proven equal to an expression is replaced by it and its checks."""
     from dml.udfs.lifting.lifter import Lifted, lift  # noqa: PLC0415
 
     match node:

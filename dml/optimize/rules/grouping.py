@@ -27,9 +27,9 @@ from dml.optimize.rules.order import swapped
 
 @law(Segment, source="SQL predicate pushdown past GROUP BY", over=(Aggregate, FirstOfRun))
 def filter_before_groups(node: Node) -> Node | None:
-    """A filter of keys keeps the same groups before their rows are counted together.
+    """A filter on the keys may run before the groups are formed: it keeps the same groups.
 
-    Except for keys that are floats: a group of 0.0 and -0.0 shows only one of them as its key.
+    Float keys are excluded: a group of 0.0 and -0.0 shows only one of them as its key.
     """
     match node:
         case Segment(input=Aggregate() | FirstOfRun() as lower) if node.predicate:
@@ -44,7 +44,7 @@ def filter_before_groups(node: Node) -> Node | None:
 
 @law(Segment, source="SQL predicate pushdown past UNNEST", over=(Explode,))
 def filter_before_explode(node: Node) -> Node | None:
-    """A filter of columns that are not taken apart is tried on whole rows."""
+    """A filter on columns that are not exploded may run before the explode."""
     match node:
         case Segment(input=Explode() as lower) if node.predicate:
             return _lowered(node, lower, [n for n in lower.schema if n not in lower.names])
@@ -53,9 +53,9 @@ def filter_before_explode(node: Node) -> Node | None:
 
 @law(Segment, source="SQL predicate pushdown past a function of rows", over=(LiftedMap,))
 def filter_before_lifted_map(node: Node) -> Node | None:
-    """A filter of columns that a proven function hands on is tried before it is called.
+    """A filter on columns that a lifted function passes on may run before the function.
 
-    Except where the function may change such a column in a row without proof.
+    Excluded is a column that the function may change in a row where its proof does not apply.
     """
     match node:
         case Segment(input=LiftedMap() as lower) if node.predicate and not lower.skips:
@@ -67,7 +67,7 @@ def filter_before_lifted_map(node: Node) -> Node | None:
 
 @law(Segment, source="keyed split; OPTIMIZER 1.2", over=(Part,))
 def segment_before_part(node: Node) -> Node | None:
-    """Filters and columns that cannot fail cross a split whose sides are a key of the row."""
+    """Filters and columns that cannot fail may run before a split that depends on row ids only."""
     match node:
         case Segment(input=Part() as lower) if node.total:
             return swapped(node, lower)
@@ -76,7 +76,7 @@ def segment_before_part(node: Node) -> Node | None:
 
 @law(Sort, source="sort collapse", over=(Sort,))
 def merge_sorts(node: Node) -> Node | None:
-    """A stable sort of sorted rows is one sort, by the later keys first."""
+    """Two stable sorts in sequence are one sort, by the keys of the later sort first."""
     match node:
         case Sort(input=Sort(most=None) as inner) if node.nulls_last == inner.nulls_last:
             ways = dict(zip(node.names, node.descending, strict=True))
@@ -90,7 +90,7 @@ def merge_sorts(node: Node) -> Node | None:
 
 @law(ShuffleAll, source="redundant sort elimination", over=(Sort,))
 def drop_overruled_sort(node: Node) -> Node | None:
-    """A full shuffle forgets the order below it, sorted or not."""
+    """A sort directly below a full shuffle is dropped: the order is lost anyway."""
     match node:
         case ShuffleAll(input=Sort(most=None) as inner) if all(
             below.schema.known for below in inner.walk()
@@ -101,7 +101,7 @@ def drop_overruled_sort(node: Node) -> Node | None:
 
 @law(Batch, source="rebatch elimination", over=(Unbatch,))
 def merge_batches(node: Node) -> Node | None:
-    """Batches of the rows of batches are batches of their rows."""
+    """Batching the rows of batches is the same as batching the original rows."""
     match node:
         case Batch(input=Unbatch(input=Batch(drop_last=False) as inner)):
             return on(node, inner.input)
@@ -123,7 +123,7 @@ def _lowered(
 ) -> Node | None:
     """Return ``node`` with its parts that read only ``names`` moved below ``lower``.
 
-    ``as_`` has the value below ``lower`` of each renamed column. None if there are no such parts.
+    ``as_`` maps each renamed column to its value below ``lower``. Return None without such parts.
     """
     parts = [part for part in node.predicate if movable(part, names)]
     if not parts:

@@ -1,4 +1,4 @@
-"""Laws of joins drop columns and rows that no operator needs before they reach a join."""
+"""Laws of joins drop unneeded columns and rows before a join."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILTERED_RIGHT = ("inner", "cross")
 
 @law(Segment, source="SQL projection pushdown", over=(Join,))
 def columns_before_join(node: Node) -> Node | None:
-    """Both sides of a join have their keys and the columns that are read above it."""
+    """Both sides of a join need only their keys and the columns that are read above the join."""
     match node:
         case Segment(input=Join() as join):
             made = _narrowed(join, *_wanted(join, node.reads))
@@ -29,7 +29,7 @@ def columns_before_join(node: Node) -> Node | None:
 
 @law(Join, source="SQL projection pushdown")
 def keys_before_semi_join(node: Node) -> Node | None:
-    """The right side of a semi or anti join has its keys and nothing else."""
+    """The right side of a semi or anti join needs only its keys."""
     match node:
         case Join(paired=False) as join:
             made = _narrowed(join, set(join.input.schema), set(join.right_on))
@@ -39,9 +39,9 @@ def keys_before_semi_join(node: Node) -> Node | None:
 
 @law(Segment, source="SQL predicate pushdown", over=(Join,))
 def filter_before_join(node: Node) -> Node | None:
-    """A filter of one side's columns is tried before a join that gives no row in spite of it.
+    """A filter on one side's columns may run before a join that needs none of the dropped rows.
 
-    Except for a join that validates, which would no longer see rows that have too many matches.
+    Joins with ``validate`` are excluded: they would miss rows with too many matches.
     """
     match node:
         case Segment(input=Join(validate="m:m") as join) if node.predicate:
@@ -61,7 +61,7 @@ def filter_before_join(node: Node) -> Node | None:
 
 
 def _wanted(join: Join, reads: frozenset[str]) -> tuple[set[str], set[str]]:
-    """Return the columns of both sides that are keys, are read, or decide the suffix of a name."""
+    """Return the columns of each side that are keys, are read, or decide the suffix of a name."""
     left = set(reads & set(join.input.schema)) | set(join.left_on)
     right = set(join.right_on)
     for name, made in join.added if join.paired else ():

@@ -1,6 +1,7 @@
 """Rules of known counts simplify slices that the length of the data decides.
 
-The rules use the data's size, on which names must not depend; so they follow the normal form.
+The rules use the data's size, on which fingerprints must not depend; so they run after the normal
+form.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ T = TypeVar("T")
 def drop_take_of_less(node: Node) -> Node | None:
     """take(n) of an input that cannot have more than n elements is its input.
 
-    Except for take(0), which does not even read rows that may raise an error.
+    take(0) is excluded, since it does not even read rows that may raise an error.
     """
     match node:
         case Take(input=given) if node.n:
@@ -37,7 +38,7 @@ def drop_take_of_less(node: Node) -> Node | None:
 
 @rule(Take, source="top-k; Graefe, Query evaluation techniques, 1993")
 def take_while_sorting(node: Node) -> Node | None:
-    """take(n) of a sort needs the first n rows of the order alone, which are held in its place."""
+    """take(n) of a sort keeps only the first n rows in memory, instead of sorting all rows."""
     match node:
         case Take(input=Sort() as lower):
             return _first(node, lower, node.n)
@@ -62,8 +63,8 @@ def most_elements(node: Node) -> int | None:
 def along_chain(node: Node, name: str, after: Callable[[Node, T], T], start: T) -> T:
     """Return the result of applying ``after(step, result below)`` from the source up to ``node``.
 
-    ``start`` is the result below the source. Long chains are evaluated often, so each node, which
-    never changes, memoizes its result under ``name``.
+    ``start`` is the result below the source. Long chains are evaluated often, so each node memoizes
+    its result under ``name``; nodes never change.
     """
     chain = [node]
     while name not in chain[-1].memo and chain[-1].inputs:
@@ -96,7 +97,7 @@ def _after(step: Node, most: int | None) -> int | None:
 
 
 def one_to_one(step: Node) -> bool:
-    """Return True if the operator gives exactly one element for each input element."""
+    """Return True if the operator outputs exactly one element for each input element."""
     if isinstance(step, Segment):
         return not step.predicate
     return step.rows is Rows.SAME

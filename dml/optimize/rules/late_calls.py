@@ -1,6 +1,6 @@
-"""The rule of late calls has functions of rows called only for rows that a slice keeps.
+"""The rule of late calls calls row functions only for the rows that a slice keeps.
 
-The rule moves slices past functions without a proof, so it follows the normal form.
+The rule moves slices past functions without a proof, so it runs after the normal form.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dml.optimize.rule import rule
     over=(MapRows, RandomMap),
 )
 def slice_before_function(node: Node) -> Node | None:
-    """A function of a row to a row is called for those that a slice keeps, and to settle types."""
+    """A row function is called only for rows that a slice keeps, and for rows that settle types."""
     lower = node.inputs[0]
     if lower.batched or lower.rows is not Rows.SAME:
         return None

@@ -1,4 +1,4 @@
-"""Laws of several inputs move operators into all inputs, or into one alone."""
+"""Laws of several inputs move an operator into all inputs, or into one of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dml.optimize.rules.normal_form import only, unchanged
 
 @law(Segment, source="SQL predicate pushdown through UNION ALL", over=(Concat,))
 def segment_before_concat(node: Node) -> Node | None:
-    """Filters and columns that draw nothing and cannot fail are the same in every input."""
+    """Filters and columns that cannot fail and draw no random numbers may run in each input."""
     match node:
         case Segment(input=Concat() as lower) if node.total and not node.draws:
             return _in_each(node, lower)
@@ -28,7 +28,7 @@ def segment_before_concat(node: Node) -> Node | None:
 
 @law(Segment, source="SQL projection pushdown through UNION ALL", over=(Weaving,))
 def columns_before_mix(node: Node) -> Node | None:
-    """Inputs that are taken in turns have the columns that are read above; turns count rows."""
+    """Inputs of a mix or interleave need only the columns that are read above it."""
     match node:
         case Segment(input=Weaving() as lower, predicate=()) if node.total and not node.draws:
             return _in_each(node, lower)
@@ -40,7 +40,7 @@ def columns_before_mix(node: Node) -> Node | None:
 
 @law(Segment, source="SQL projection pushdown", over=(Zip,))
 def columns_before_zip(node: Node) -> Node | None:
-    """Sides that are zipped have the columns that are read above."""
+    """Inputs of a zip need only the columns that are read above it."""
     match node:
         case Segment(input=Zip() as lower) if len(node.reads) < len(lower.schema):
             made = lower.map_inputs(lambda each: only(each, node.reads))
@@ -50,7 +50,7 @@ def columns_before_zip(node: Node) -> Node | None:
 
 @rule(Zip, source="common sub-expressions of relational plans; self-join on a key, removed")
 def zip_of_one_input(node: Node) -> Node | None:
-    """Sides with other columns of the same rows are one input, which is read once."""
+    """A zip of different columns of the same rows becomes one input, which is read once."""
     match node:
         case Zip(inputs=sides) if all(side.schema.known for side in sides):
             below, kept, _ = _rows_of(sides[0])
@@ -62,7 +62,7 @@ def zip_of_one_input(node: Node) -> Node | None:
 
 
 def _rows_of(side: Node) -> tuple[Node, tuple[Value, ...], Env]:
-    """Return the node that the rows of ``side`` come from, its filters on them, its columns."""
+    """Return the node that provides the rows of ``side``, the filters on them, and its columns."""
     if isinstance(side, Segment):
         return side.input, side.predicate, side.env
     return side, (), unchanged(side.schema)
@@ -77,7 +77,7 @@ def paired(given: Node, sides: int, like: Zip) -> Node:
 
 @rule(Take, source="limit pushdown through UNION ALL", over=(Concat,))
 def take_before_concat(node: Node) -> Node | None:
-    """take(n) of inputs one after the other needs the first n elements of each."""
+    """take(n) of a concat needs at most the first n elements of each input."""
     match node:
         case Take(input=Concat() as lower):
             made = lower.map_inputs(lambda each: _first(each, node))

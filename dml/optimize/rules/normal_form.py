@@ -27,7 +27,7 @@ MOST_PARTS = 64
 
 @lru_cache(maxsize=4096)
 def column(name: str) -> Value:
-    """Return the reference to column ``name``; one object for all mentions."""
+    """Return the reference to column ``name``, always as the same object."""
     return col(name)
 
 
@@ -48,10 +48,10 @@ def columns_as_segment(node: Node) -> Node | None:
 
 
 def typed(env: tuple[tuple[str, Value], ...], schema: Schema) -> tuple[tuple[str, Value], ...]:
-    """Return ``env`` with bare literals typed as the column of their name in ``schema``.
+    """Return ``env`` with each bare literal typed as the column of its name in ``schema``.
 
-    A bare literal takes the type of the operand beside it. In the place of a column with a type of
-    its own, it would change the type of expressions over that column.
+    A bare literal has the type of the operand beside it. If it replaced a column as it is, it could
+    change the type of expressions over that column.
     """
     if not any(value.op == "lit" for _, value in env):
         return env
@@ -97,7 +97,7 @@ def _placed(
     env: dict[str, Value],
     memo: dict[int, Value],
 ) -> tuple[str, Value]:
-    """Return a column over the inner segment's input; if unchanged, the inner segment's own pair.
+    """Return a column over the inner segment's input; for an unchanged one, the inner pair itself.
 
     Wide tables are mostly columns that are passed on: sharing their pairs saves time and memory.
     """
@@ -120,7 +120,7 @@ def _fits(outer: Segment, inner: Segment, env: dict[str, Value]) -> bool:
 
 @law(Segment, source="tf.data, section 3.3.1 (map fusion); SQL projection merging", over=(Segment,))
 def merge_columns(node: Node) -> Node | None:
-    """Columns of columns are columns of the input."""
+    """Columns computed from columns are computed from the input directly."""
     match node:
         case Segment(input=Segment() as inner, predicate=()):
             return _merged(node, inner)
@@ -133,7 +133,7 @@ def merge_columns(node: Node) -> Node | None:
     over=(Segment,),
 )
 def filter_before_columns(node: Node) -> Node | None:
-    """A filter over columns and filters is one filter over the input, tried after theirs."""
+    """A filter above columns and filters becomes a filter on the input, evaluated after theirs."""
     match node:
         case Segment(input=Segment() as inner) if node.predicate:
             return _merged(node, inner)
@@ -142,7 +142,7 @@ def filter_before_columns(node: Node) -> Node | None:
 
 @law(Segment, source="tf.data noop_elimination")
 def drop_identity_segment(node: Node) -> Node | None:
-    """A segment that keeps all rows and all columns as they are is its input."""
+    """A segment that keeps all rows and all columns as they are equals its input."""
     match node:
         case Segment(input=given, predicate=()) if given.schema.names == node.schema.names and all(
             value.op == "col" and value.params[0] == name for name, value in node.env
@@ -158,5 +158,5 @@ def only(given: Node, names: Collection[str]) -> Node:
 
 
 def movable(part: Value, names: Collection[str]) -> bool:
-    """Return True if ``part`` reads only ``names``, and may be computed for a row at any place."""
+    """Return True if ``part`` reads only ``names`` and its value does not depend on its place."""
     return bool(part.refs) and part.refs <= set(names) and part.total and not part.draws

@@ -21,7 +21,7 @@ from dml.optimize.rules.normal_form import unchanged
 
 
 def swapped(node: Node, lower: Node) -> Node:
-    """Return ``node`` below ``lower``, which was its input: the two change places."""
+    """Return ``lower`` over ``node`` over the input of ``lower``: both change places."""
     return moved(lower, moved(node, lower.inputs[0], node), node)
 
 
@@ -42,7 +42,7 @@ def columns_before_position(node: Node) -> Node | None:
 
 @law(Segment, source="keyed shuffle; OPTIMIZER 1.2", over=(ShuffleAll, ShuffleAtoms))
 def segment_before_keyed_shuffle(node: Node) -> Node | None:
-    """Filters and columns that cannot fail cross a shuffle whose order is a key of the row."""
+    """Filters and columns that cannot fail may run before a shuffle that orders rows by a key."""
     match node:
         case Segment(input=ShuffleAll() | ShuffleAtoms() as lower) if node.total:
             return swapped(node, lower)
@@ -62,7 +62,7 @@ def filter_before_sort(node: Node) -> Node | None:
 
 @law(Segment, source="tf.data shuffle_and_repeat_fusion; OPTIMIZER 1.3", over=(Repeat,))
 def segment_before_repeat(node: Node) -> Node | None:
-    """Filters and columns that draw nothing and cannot fail are the same in every pass."""
+    """Filters and columns that cannot fail and draw no random numbers may run before repeat."""
     match node:
         case Segment(input=Repeat() as lower) if node.total and not node.draws:
             # an endless repeat stops at an empty pass, so that no filter may empty just one
@@ -111,7 +111,7 @@ def skip_before_take(node: Node) -> Node | None:
 
 @law(Take, source="tf.data, slice merging", over=(Take,))
 def merge_takes(node: Node) -> Node | None:
-    """take(n) of take(m) is take of the smaller."""
+    """take(n) of take(m) is take(min(n, m))."""
     match node:
         case Take(input=Take() as inner):
             return inner.replace(n=min(node.n, inner.n))

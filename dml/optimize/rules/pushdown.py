@@ -1,4 +1,4 @@
-"""Pushdown moves columns, predicates, slices and orders of reading into the source."""
+"""Pushdown moves columns, predicates, slices and read orders into the source."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ BLIND = (Rows.SLICE, Rows.PERMUTED, Rows.GROUPED, Rows.WINDOWS, Rows.REPEATED)
 
 @whole(source="SQL projection pushdown, from the end of the pipeline")
 def dead_columns(root: Node) -> Node:
-    """Segments compute no column that nothing above reads.
+    """Columns that no later operator reads are not computed.
 
-    What an operator reads and how it passes columns on decides. Users' functions count as reading
-    everything here, since names have the columns that are left.
+    The columns that later operators read and pass on determine which are needed. Users' functions
+    count as reading all columns, since fingerprints contain the remaining columns.
     """
     below, *rest = root.chain()
     for old, new in zip(rest, alive(rest, functions=False), strict=True):
@@ -44,10 +44,10 @@ def dead_columns(root: Node) -> Node:
 
 
 def alive(nodes: Sequence[Node], *, functions: bool) -> list[Node]:
-    """Return consecutive ``nodes`` with segments that compute only what those above them read.
+    """Return consecutive ``nodes`` whose segments compute only columns that later ones read.
 
-    With ``functions``, users' functions count as reading the columns that they state, else all; no
-    name depends on that.
+    With ``functions``, users' functions count as reading only the columns that they declare, else
+    all; no fingerprint depends on this.
     """
     found: list[Node] = []
     wanted: frozenset[str] | None = None
@@ -66,7 +66,7 @@ def alive(nodes: Sequence[Node], *, functions: bool) -> list[Node]:
 def _wanted_below(
     node: Node, above: frozenset[str] | None, *, functions: bool
 ) -> frozenset[str] | None:
-    """Return the input columns that ``node`` needs where its output columns ``above`` are read."""
+    """Return the input columns that ``node`` needs if its output columns ``above`` are read."""
     called, passes = functions and node.calls is not None, passes_columns(node)
     reads = node.function_reads if called else looked_at(node)
     if not passes and not (called and isinstance(node, SameColumns)):
@@ -88,7 +88,7 @@ def looked_at(node: Node) -> frozenset[str] | None:
 
 @lowering(source="SQL projection pushdown into the reader")
 def projection_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
-    """Only columns that something reads are computed and decoded."""
+    """Only columns that an operator reads are computed and decoded."""
     count, nodes = len(stage.steps), alive((*stage.steps, *above), functions=True)
     stage, above = dataclasses.replace(stage, steps=tuple(nodes[:count])), tuple(nodes[count:])
     wanted = wanted_by(nodes)
@@ -119,7 +119,7 @@ def filter_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
 
 @lowering(source="late materialisation in column stores, Abadi 2007")
 def filter_columns_first(stage: Stage, above: tuple[Node, ...]) -> Split:
-    """Where few units have a row that passes, they are tried before other columns are decoded."""
+    """If few units have a passing row, columns of the filter are decoded before the others."""
     looked_at = frozenset[str]().union(*(part.refs for part in stage.predicate))
     first = tuple(name for name in stage.columns if name in looked_at)
     lacking = len(first) < len(looked_at) or not 0 < len(first) < len(stage.columns)
@@ -130,7 +130,7 @@ def filter_columns_first(stage: Stage, above: tuple[Node, ...]) -> Split:
 
 @lowering(source="index shuffle of random-access data sets")
 def shuffle_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
-    """A full shuffle of an addressable source reads it in that order."""
+    """A source with random access is read in the order of a full shuffle."""
     match above:
         case (ShuffleAll() as node, *rest) if (
             stage.source.addressable
@@ -143,7 +143,7 @@ def shuffle_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
 
 
 def pieces_in_order(stage: Stage, above: tuple[Node, ...]) -> Stage:
-    """Return the stage with the order of a shuffle of atoms, which only reading can apply."""
+    """Return the stage with the order of a shuffle of atoms, which only the reader can apply."""
     match above:
         case (ShuffleAtoms() as node, *_):
             return dataclasses.replace(stage, order=node)
@@ -152,10 +152,10 @@ def pieces_in_order(stage: Stage, above: tuple[Node, ...]) -> Stage:
 
 @lowering(source="tf.data reorder_data_discarding_ops; limit pushdown")
 def skip_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
-    """A skip over rows that are one to one with the source's begins to read where it ends.
+    """If rows correspond one-to-one to the source's, reading begins after the skipped rows.
 
-    Functions that are not proven pure are called for skipped rows too: what they do besides
-    returning a row is the user's business.
+    Functions that are not proven pure are also called for skipped rows, because they may have side
+    effects.
     """
     match above:
         case (Skip() as node, *rest) if _seekable(stage) and all(map(silent, stage.steps)):
@@ -170,7 +170,7 @@ def skip_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
 
 @lowering(source="limit pushdown")
 def take_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
-    """Units that lie wholly beyond the last row taken are not read."""
+    """Units that lie entirely beyond the last row taken are not read."""
     skipped = above[0].n if above and isinstance(above[0], Skip) else 0
     match above[1:] if skipped else above:
         case (Take() as node, *_) if _seekable(stage):
@@ -205,7 +205,7 @@ def _seekable(stage: Stage) -> bool:
 
 
 def silent(step: Node) -> bool:
-    """Return True if no result shows on which rows the operator ran, or in which order.
+    """Return True if results do not reveal on which rows the operator ran, or in which order.
 
     False if it calls a function that is not proven pure, or whose first rows settle a schema.
     """
@@ -214,10 +214,10 @@ def silent(step: Node) -> bool:
 
 
 def _place_of(source: Source, row: int) -> tuple[int, int, int] | None:
-    """Return the unit, the atom in it, and the row in the atom, of the source's row ``row``.
+    """Return the unit of the source's row ``row``, the atom in the unit, and the row in the atom.
 
-    Past the end, the unit is the number of units. None if an open unit, whose rows are not counted,
-    comes before the row.
+    For a row after the end, the unit is the number of units. Return None if an open unit comes
+    before the row.
     """
     left, index, units = row, 0, source.unit_count
     each = source.unit(0).rows if units and source.addressable else None

@@ -1,6 +1,7 @@
-"""The rule of known ranges drops checks of lifted functions that no row can need.
+"""The rule of known ranges drops checks of lifted functions that can never be true.
 
-The rule uses the data's bounds, on which names must not depend; so it follows the normal form.
+The rule uses the data's bounds, on which fingerprints must not depend; so it runs after the normal
+form.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ MOVING = (Rows.PERMUTED, Rows.SLICE)
 
 @rule(LiftedMap, LiftedFilter, source="bounds-check elimination; interval arithmetic, Moore 1966")
 def drop_needless_checks(node: Node) -> Node | None:
-    """A check of a proven function is dropped where the ranges of columns say that it never holds.
+    """A check of a lifted function is dropped if column ranges prove that it is never true.
 
     The check stays where values could exceed 64 bits, divide by zero or be null.
     """

@@ -1,1 +1,1 @@
-"""Searches by cost choose where stages end, which rows are cached, which prefixes are shared."""
+"""Searches by cost choose the ends of stages, the rows to cache, and the prefixes to share."""

@@ -1,9 +1,10 @@
 """The arrangement of a plan is chosen: where its stages end, their driver, the partition size.
 
 The three are chosen together, by the expected time of the whole run (``search``), within the user's
-settings and the memory limit. The choice affects no name, no byte and no saved position. The usual
-arrangement stays unless another one is clearly faster, with operators cheaper or dearer than
-expected. If a pipeline is repeated, a cache that would save time is reported, but never added.
+settings and the memory limit. The choice affects no fingerprint, no result and no saved position.
+The default arrangement is kept unless another one is clearly faster, also if all costs are lower or
+higher than expected. If a pipeline is repeated, a cache that would save time is reported but never
+added.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class ArrangementDecision:
     """The chosen arrangement of a plan, and the alternatives, best first.
 
     ``doubtful`` is expected to be faster than ``chosen``, but not clearly. ``cache`` is clearly
-    faster, and only the user can add it. ``off`` is the expected time of ``chosen`` with its
-    uncertainty. ``whole`` is False if time was up before everything had been searched.
+    faster, but only the user can add it. ``off`` is the expected time of ``chosen`` with its
+    uncertainty. ``whole`` is False if the search was stopped by its time limit.
     """
 
     chosen: Priced
@@ -90,10 +91,10 @@ def decide(
     may: Allowed,
     clock: Clock,
 ) -> ArrangementDecision | None:
-    """Return the fastest arrangement that is clearly faster than the usual one, else the usual one.
+    """Return the fastest arrangement that is clearly faster than the default; else the default.
 
-    ``found`` has the plan's estimates. None if the seconds of all operators on blocks are unknown,
-    as for an endless source.
+    ``found`` has the plan's estimates. Return None if the seconds of all operators on blocks are
+    unknown, as for an endless source.
     """
     told = _pass_seconds(plan, found, _passes(plan)[1])
     if all(each is None for each in told[: len(plan.on_blocks)]):
@@ -134,7 +135,7 @@ def _cache(plan: Plan, chain: ChainProblem, kept: Priced) -> CachePoint:
 def _clear(usual: Sequence[float], other: Sequence[float]) -> bool:
     """Return True if ``other`` is clearly faster; both have seconds at low, likely, high costs.
 
-    Both ways consist of the same operators, so that a cost is low or high for both.
+    Both arrangements run the same operators, so a cost is low or high for both.
     """
     return no_regret(_belief(usual), _belief(other)) and other[0] <= usual[0]
 
@@ -189,7 +190,7 @@ def _chain(
     machine: MachineLimits,
     may: Allowed,
 ) -> ChainProblem:
-    """Return the problem to search, with the likely costs of operators."""
+    """Return the search problem for ``plan``, with the median cost of each operator."""
     steps = list(_steps(plan, found, told, machine, may))
     blocks, source, sizes = len(plan.on_blocks), plan.stage.source, _sizes(plan, machine, may)
     atoms = source.atom_count or max(1, source.unit_count)
@@ -298,7 +299,7 @@ def locks(node: Node) -> bool:
 
 
 def _keeps(plan: Plan) -> int:
-    """Return how many operators, from the source on, give the same rows in every pass."""
+    """Return the number of operators, from the source on, with the same output in every pass."""
     place = _repeat_place(plan) or 0
     most = len(plan.on_blocks) + place
     return sum(1 for _ in _kept_steps(plan, most)) if plan.stage.order is None else 0

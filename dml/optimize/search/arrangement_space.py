@@ -1,7 +1,7 @@
 """A plan may be arranged in several ways: where stages end, their drivers, partition sizes.
 
-The arrangement affects no name, no byte and no saved position. Settings that the user fixed are not
-searched.
+The arrangement affects no fingerprint, no result and no saved position. Settings that the user has
+set are not searched.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ SIZES, LEAST_BYTES = 4, 64 << 10
 
 @dataclasses.dataclass(frozen=True)
 class MachineLimits:
-    """The resources of a run: workers, drivers by name (the usual one first), shares of memory.
+    """The resources of a run: workers, drivers by name (default first), and shares of memory.
 
-    ``size_of`` returns the usual partition size of a plan in bytes; ``sized`` is True if the user
-    has fixed it. A read unit of up to ``whole_bytes`` is decoded at once; caches may hold
+    ``size_of`` returns the default partition size of a plan in bytes; ``sized`` is True if the user
+    has set it. A read unit of up to ``whole_bytes`` is decoded at once; caches may hold
     ``kept_bytes``.
     """
 
@@ -45,11 +45,11 @@ class MachineLimits:
 
 @choice(source="streaming batch model, section 4.2; cedar, VLDB 18(2)")
 def stages_by_cost(plan: Plan, machine: MachineLimits) -> frozenset[int]:
-    """A stage may end between any two operators that see blocks: rows and their order stay.
+    """A stage may end between any two operators on blocks; rows and their order do not change.
 
-    Return the indices, on blocks, of operators with which a stage may begin. There are none if
-    there are tasks for all workers, or so many that functions which hold the GIL may move to
-    processes during the run: stages that were cut do not move.
+    Return the indices of block operators that may begin a stage. There are none if there are enough
+    tasks for all workers, or if functions that hold the GIL may move to processes during the run,
+    since divided stages do not move.
     """
     source, steps = plan.stage.source, plan.on_blocks[1:]
     if machine.workers < 2 or plan.stage.order is not None or not source.unit_count:
@@ -70,7 +70,7 @@ def stages_by_cost(plan: Plan, machine: MachineLimits) -> frozenset[int]:
 def partitions_by_cost(plan: Plan, machine: MachineLimits) -> tuple[int, ...]:
     """Partitions of any size hold the same rows in the same order.
 
-    Return the usual size in bytes, and smaller ones: larger ones would not fit into the memory
+    Return the default size in bytes, and smaller ones, since larger ones would exceed the memory
     limit.
     """
     usual = machine.size_of(plan)
@@ -80,7 +80,7 @@ def partitions_by_cost(plan: Plan, machine: MachineLimits) -> tuple[int, ...]:
 
 @choice(source="OPTIMIZER 6; FastFlow, VLDB 16(5)")
 def executor_by_cost(plan: Plan, machine: MachineLimits) -> tuple[str, ...]:
-    """Functions that are proven pure give the same in threads and in processes.
+    """Functions that are proven pure return the same results in threads and in processes.
 
     Return the names of the drivers that may run the plan.
     """
@@ -101,7 +101,7 @@ class Allowed(NamedTuple):
 
 
 def allowed(plan: Plan, machine: MachineLimits, without: frozenset[str] = frozenset()) -> Allowed:
-    """Return the choices for ``plan``; choices named in ``without`` are switched off."""
+    """Return the choices for ``plan``, without those that ``without`` disables."""
     stages, sizes, executors = (
         each.name not in without for each in (stages_by_cost, partitions_by_cost, executor_by_cost)
     )

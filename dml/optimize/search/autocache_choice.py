@@ -1,4 +1,4 @@
-"""A job decides at each ``autocache()`` by seconds, and by how often rows are read.
+"""A job decides at each ``autocache()`` from the seconds saved and the number of reads.
 
 ``cachew`` is the rule of Cachew (Graur et al., ATC 2022, section 4.4), kept for comparison: it
 takes the least of the times for N elements in every mode, and ignores the cost of writing and the
@@ -29,10 +29,10 @@ NEAR = 0.05
 def hinted(root: Node) -> Node:
     """Return ``root`` with ``autocache()`` above every function for which it is suited.
 
-    These functions are called, have a lasting name, and see the same rows in every epoch. A
-    function that refers to a clock or random numbers has no such name. No law of the normal form
-    moves operators across a function that is called, so ``autocache()`` above the function prevents
-    no such move.
+    Suited functions are called (not lifted), have a lasting name, and see equal rows in every
+    epoch. A function that refers to a clock or random numbers has no such name. No law of the
+    normal form moves operators across a function that is called, so ``autocache()`` above the
+    function prevents no such move.
     """
     made: dict[int, Node] = {}
     for node in root.walk():
@@ -73,8 +73,8 @@ def cachew(
 
     The seconds are for N = ``elements``: first of compute, N x ``active_s``, then of each hint. A
     hint with M elements takes M x read(``element_bytes``) + (N x ``active_s`` - M x its own active
-    seconds). It must take less than compute by the share ``near``; of equal hints, the one with
-    fewer bytes is chosen.
+    seconds). The chosen hint must save at least the share ``near`` of the seconds of compute; of
+    equal hints, the one with fewer bytes is chosen.
     """
     whole = elements * active_s
     projected = [
@@ -150,7 +150,7 @@ def _compute_s(site: Site, below: Sequence[Site | None]) -> float:
 
 
 def _spent(sites: Sequence[Site | None], number: int) -> float:
-    """Return the seconds that caching at site ``number`` adds to an epoch; it saves if negative."""
+    """Return the seconds that caching at site ``number`` adds to an epoch; negative if it saves."""
     site = sites[number]
     if site is None:
         return 0.0

@@ -1,10 +1,10 @@
 """Cache placement decides which rows of a fleet's pipelines, merged into a tree, are cached.
 
 A point of the tree is a place where rows could be cached. A run reads rows from the nearest cached
-point below (the source has them always) and computes the rest. The first run that reaches a point
-to be cached computes its rows from the nearest cached point below it, and writes them. For a fixed
-nearest point, the part above costs the same whatever else is cached. So the best choice at a price
-per byte is found exactly, in time proportional to the number of points times their depth.
+point below (or the source) and computes the rest. The first run that reaches a point to be cached
+computes its rows from the nearest cached point below it, and writes them. For a fixed nearest
+point, the part above costs the same whatever else is cached. So the best choice at a price per byte
+is found exactly, in time proportional to the number of points times their depth.
 
 The limit of bytes is met by a price per byte (Everett, 1963): points are cached whose savings
 exceed the price of their bytes. Entries are cached part by part. So at the price at which the
@@ -89,7 +89,7 @@ def cached_bytes(points: Sequence[Point], kept: Kept) -> float:
 
 
 def best(points: Sequence[Point], price: float = 0.0) -> Kept:
-    """Return the points to cache at ``price`` seconds per byte: no choice costs less in all."""
+    """Return the points to cache at ``price`` seconds per byte, with the least total cost."""
     return _Search(points, price).cached_points()
 
 
@@ -170,8 +170,8 @@ class _Search:
 def within(points: Sequence[Point], room: float, parts: int = 1) -> tuple[PlacementShare, ...]:
     """Return the points to cache in ``room`` bytes, for entries of ``parts`` equal parts.
 
-    The result is one choice for all parts, or two choices with their shares of the parts; their
-    bytes together are at most ``room``.
+    The result is one choice for all parts, or two choices with the share of parts that each applies
+    to; their total size is at most ``room``.
     """
     dear: Kept = frozenset()
     cheap = best(points)

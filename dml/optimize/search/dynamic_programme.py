@@ -1,9 +1,9 @@
 """A dynamic programme finds how a chain of operators is expected to run fastest.
 
-It chooses together where stages end and which driver runs them, how large partitions are, and where
-a cache would stand. A state is a place in the chain, the number of stages up to there, the driver
-and the size; for each state, only solutions are kept that no other beats in every sum, so that the
-best one is exact. The search works on figures alone, without operators.
+It chooses the ends of stages, their driver, the partition size, and the place of a cache in one
+search. A state is a place in the chain, the number of stages up to it, the driver and the size. For
+each state, only solutions are kept that no other beats in every sum, so the result is optimal. The
+search uses figures alone, without operators.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class StepCosts:
     """The costs of one operator, for all of its rows in one pass.
 
     ``locked_s`` is the part of ``seconds`` that holds the GIL, ``given_bytes`` the size of the
-    output. ``begins`` says whether a stage never, may or must begin with the operator, ``width``
-    how many tasks of such a stage may run at once. ``keeps`` is True if a cache above the operator
-    changes no result.
+    output. ``begins`` says whether a stage must not, may or must begin with the operator, and
+    ``width`` is the number of tasks of such a stage that may run at once. ``keeps`` is True if a
+    cache above the operator changes no result.
     """
 
     seconds: float
@@ -56,13 +56,13 @@ class DriverCosts:
 
 @dataclasses.dataclass(frozen=True)
 class ChainProblem:
-    """The problem: ``steps`` on blocks, ``over`` the stream in the caller's thread, and limits.
+    """The problem: ``steps`` on blocks, steps ``over`` the stream in the caller's thread, limits.
 
     ``sizes`` has the partition sizes in bytes that memory allows, by the number of stages; the
     first is the usual size. ``tasks`` has the number of tasks of the first stage, by size.
-    ``atoms`` is the most partitions that rows can be divided into; the first rows of a unit come
-    after ``unit_s``. A pass is made ``passes`` times. A cache holds ``kept_bytes``, and takes
-    ``keep_s`` to write or read a byte.
+    ``atoms`` is the maximum number of partitions; the first rows of a unit are available after
+    ``unit_s`` seconds. There are ``passes`` passes. A cache holds ``kept_bytes``, and takes
+    ``keep_s`` seconds to write or read a byte.
     """
 
     steps: tuple[StepCosts, ...]
@@ -88,9 +88,10 @@ class ChainProblem:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ArrangedWay:
-    """A way to run: ``cuts`` are the steps that begin a stage, except for the first stage.
+    """An arrangement: ``cuts`` are the steps that begin a stage, except for the first stage.
 
-    ``kept`` is the step above which a cache stands, counted through ``steps`` and then ``over``.
+    ``kept`` is the index, in ``steps`` and then ``over``, of the step above which a cache is
+    placed.
     """
 
     driver: DriverCosts
@@ -119,10 +120,10 @@ class Priced(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SearchResult:
-    """The result of a search; ``whole`` is False if time was up before all was searched.
+    """The result of a search; ``whole`` is False if the time limit stopped the search.
 
-    ``usual`` is the way that is taken without a search. ``ranked`` has the best way of each driver,
-    number of stages and size, best first. ``kept`` is the best way with a cache, None without one.
+    ``usual`` is the default arrangement. ``ranked`` has the best way of each driver, number of
+    stages and size, best first. ``kept`` is the best way with a cache, or None.
     """
 
     usual: Priced
@@ -144,7 +145,7 @@ class PassSums(NamedTuple):
     longest: float = 0.0
 
     def beats(self, other: PassSums) -> bool:
-        """Return True if no sum is more than that of ``other``."""
+        """Return True if no sum exceeds that of ``other``."""
         return all(mine <= its for mine, its in zip(self, other, strict=True))
 
 
@@ -165,7 +166,7 @@ def seconds(chain: ChainProblem, way: ArrangedWay) -> float:
 
 
 def search(chain: ChainProblem, clock: Clock, deadline_s: float = DEADLINE_S) -> SearchResult:
-    """Return the best of all ways, or of those searched before ``clock`` reaches ``deadline_s``."""
+    """Return the best arrangement, searching until ``clock`` reaches ``deadline_s`` at most."""
     usual = usual_way(chain)
     ranked = [Priced(seconds(chain, usual), usual)]
     kept: list[Priced] = []
@@ -204,7 +205,7 @@ class _Label(NamedTuple):
 
 
 class _Programme:
-    """A search of all cuts into ``stages`` stages, for one driver and size, until ``late()``."""
+    """A search of all divisions into ``stages`` stages, for one driver and size."""
 
     def __init__(
         self,
@@ -222,7 +223,7 @@ class _Programme:
         self.labels: dict[tuple[int, int], list[_Label]] = {(0, 0): [_Label(PassSums(), ())]}
 
     def run(self) -> bool:
-        """Fill ``labels``; return False if time was up before all was searched."""
+        """Fill ``labels``; return False if the time limit stopped the search."""
         begun = [0]
         for stop in self.ends:
             if self.late():
@@ -243,7 +244,7 @@ class _Programme:
                 _add(self.labels.setdefault((stop, before + 1), []), _Label(sums, cuts))
 
     def priced(self, kept: int | None) -> list[Priced]:
-        """Return the ways to run with a cache above step ``kept`` (None: without a cache)."""
+        """Return the priced arrangements with a cache above step ``kept`` (None: no cache)."""
         return [
             Priced(
                 _whole(self.chain, self.way.driver, each.sums, kept),
@@ -264,7 +265,7 @@ def _add(labels: list[_Label], new: _Label) -> None:
 def _with_stage(
     chain: ChainProblem, way: ArrangedWay, sums: PassSums, first: int, stop: int
 ) -> PassSums:
-    """Return ``sums`` plus those of the stage with the steps from ``first`` up to ``stop``."""
+    """Return ``sums`` after adding a stage with the steps from ``first`` up to ``stop``."""
     tasks = chain.tasks[way.size]
     if first:
         tasks = _partitions(chain, way.size, chain.steps[first - 1])
@@ -291,7 +292,7 @@ def _partitions(chain: ChainProblem, size: int, step: StepCosts) -> int:
 
 
 def _end(chain: ChainProblem, kept: int | None) -> int:
-    """Return the index after the last step in a stage; steps above a cache run over the stream."""
+    """Return the number of steps in stages: all, or those below the cache above step ``kept``."""
     return len(chain.steps) if kept is None else min(kept + 1, len(chain.steps))
 
 
@@ -325,7 +326,7 @@ def _whole(chain: ChainProblem, driver: DriverCosts, sums: PassSums, kept: int |
 
 
 def _caller(sums: PassSums, steps: tuple[StepCosts, ...], more_s: float = 0.0) -> PassSums:
-    """Return ``sums`` with ``steps``, and ``more_s`` seconds, added in the caller's thread."""
+    """Return ``sums`` plus ``steps`` and ``more_s`` seconds in the caller's thread."""
     return sums._replace(
         caller=sums.caller + more_s + math.fsum(step.seconds for step in steps),
         locked=sums.locked + math.fsum(step.locked_s for step in steps),

@@ -1,8 +1,8 @@
 """The parts of a filter are ordered: cheap parts that keep few rows are tried first.
 
-Parts that cannot raise an error may be tried in any order, each part only on the rows that the
-parts before it kept. By default, all parts are computed together on every row, which is best if all
-are cheap. The order affects how one operator works, and enters no fingerprint and no position.
+Parts that cannot raise an error may be tried in any order, each only on the rows that earlier parts
+kept. By default, all parts are computed together on every row, which is best if all are cheap. The
+order is internal to one operator, and part of no fingerprint and no position.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Group(NamedTuple):
 
     @property
     def rank(self) -> float:
-        """The share of rows that the group removes, per second that it takes for a row."""
+        """The share of rows that the group removes, per second of its cost per row."""
         return (1 - min(1.0, self.share.typical)) / self.cost_s
 
 
@@ -56,7 +56,7 @@ def guard_costly_parts(node: Node) -> Node | None:
 
 
 def has_choice(plan: Plan) -> bool:
-    """Return True if some filter of the plan has several orders that may differ in cost."""
+    """Return True if some filter of the plan has several orders whose costs may differ."""
     return any(_splits(node) for each in plan.all for node in each.on_blocks)
 
 
@@ -79,7 +79,7 @@ def guarded(plan: Plan, profile: Profile, trace: RuleTrace) -> Plan:
 
 
 def tried_as(plan: Plan, choose: Callable[[Segment, bytes], FilterOrder]) -> Plan:
-    """Return the plan with the filter order that ``choose(filter, its rows' name)`` returns."""
+    """Return the plan with the filter orders that ``choose(filter, name of its rows)`` returns."""
     changed: dict[int, Node] = {}
     for node, below in below_each(plan):
         if isinstance(node, Segment) and node.predicate:
@@ -99,14 +99,14 @@ def tried_as(plan: Plan, choose: Callable[[Segment, bytes], FilterOrder]) -> Pla
 
 
 def _splits(node: Node) -> bool:
-    """Return True for a filter of several parts that never raise an error, some of them costly."""
+    """Return True for a filter of several infallible parts of which at least one is costly."""
     if not isinstance(node, Segment) or len(node.predicate) < 2:
         return False
     return all(part.total for part in node.predicate) and any(map(is_costly, node.predicate))
 
 
 class _Judged(NamedTuple):
-    """Two ways to try a filter, together or one by one, and the expected cost of each per row."""
+    """Two ways to evaluate a filter, together or one by one, and the cost per row of each."""
 
     one_by_one: FilterOrder
     usual: Belief
@@ -114,11 +114,11 @@ class _Judged(NamedTuple):
 
     @property
     def pays(self) -> bool:
-        """True if the parts should be tried one by one."""
+        """True if evaluating the parts one by one is expected to be faster."""
         return len(self.one_by_one.groups) > 1 and no_regret(self.usual, self.other)
 
     def refusal(self, node: Segment) -> Refused:
-        """Return the reason why the parts of ``node`` are tried together."""
+        """Return the reason why the parts of ``node`` are evaluated together."""
         usual, other = (
             f"{seconds_text(each.typical * 1e6)} {each.source} {each.spread()}"
             for each in (self.usual, self.other)

@@ -1,6 +1,6 @@
-"""Pipelines that run together share prefixes: some first steps are run once for all of them.
+"""Pipelines that run together share prefixes: their first operators run once for all of them.
 
-No rewrite moves operators across a shared place, the last step that pipelines have in common: a
+No rewrite moves operators across a shared place, the last operator that pipelines have in common: a
 filter above it can no longer skip units by statistics of files, and the operators above it run in
 the caller's thread. So a place is shared only if a function below it must not be called twice for a
 row, or if sharing is expected to cost less.
@@ -29,7 +29,7 @@ CALLED = "calls functions that are not proven pure: once for each row"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Weighed:
-    """A plan, and the expected seconds of its operators, then of those of plans beside it."""
+    """A plan, and the expected seconds of its operators, then of the operators of side inputs."""
 
     plan: Plan
     seconds: tuple[float, ...]
@@ -40,7 +40,7 @@ Weigh = Callable[[Node], Weighed]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SharedStep:
-    """A node whose rows are computed once for several pipelines, the indices ``takers``."""
+    """A node that several pipelines share; ``takers`` are the indices of these pipelines."""
 
     number: int
     node: Node
@@ -50,7 +50,7 @@ class SharedStep:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Together:
-    """Pipelines as they run together, and the steps they share, those nearest the source last."""
+    """Pipelines that run together, and the nodes they share, in order towards the source."""
 
     nodes: tuple[Node, ...]
     steps: tuple[SharedStep, ...]
@@ -58,7 +58,7 @@ class Together:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Place:
-    """The last common node of the pipelines ``takers``; ``below`` is another such node under it."""
+    """The last common node of the pipelines ``takers``; ``below`` is the next one below it."""
 
     node: Node
     takers: tuple[int, ...]
@@ -73,7 +73,7 @@ class _Place:
 
 
 def together(nodes: Sequence[Node], weigh: Weigh, workers: int) -> Together:
-    """Return how ``nodes`` run together on ``workers``; unchanged where nothing is shared.
+    """Return the pipelines ``nodes`` prepared to run together on ``workers``, sharing prefixes.
 
     ``weigh`` plans a pipeline and estimates the seconds of its operators.
     """
@@ -122,7 +122,7 @@ def _places(nodes: Sequence[Node]) -> Iterator[_Place]:
 
 
 def _least(chain: Sequence[Node]) -> int:
-    """Return the index of the first node above which no operator must see the source itself."""
+    """Return the least index in ``chain`` above which no operator must see the source itself."""
     first = max((k for k, node in enumerate(chain) if node.rows is Rows.ATOMS), default=0)
     while not _may_part(chain[-1], chain[first]):
         first += 1
@@ -192,7 +192,7 @@ def _narrowed(
 
 
 def _in_order(nodes: Sequence[Node], weigh: Weigh) -> bool:
-    """Return True if an operator that needs resources would run over the stream, without them."""
+    """Return True if a stream operator requests resources, which stream operators do not get."""
     streams = (weigh(root).plan.stream for root in nodes)
     return any(node.needs != Needs() for stream in streams for node in stream)
 

@@ -1,1 +1,1 @@
-"""Calls of users' functions: rows or arrays in, typed blocks out; an error follows its rows."""
+"""Users' functions are called with rows or arrays, and their results become typed blocks."""

@@ -1,4 +1,4 @@
-"""Results of functions of batches (dicts of arrays, Arrow tables, data frames) become blocks."""
+"""Results of batch functions (dicts of arrays, Arrow tables, data frames) become blocks."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def fitted(node: Skipping, made: Block, at: At, *, padded: bool = False) -> Bloc
 
 
 def is_padded(schema: Schema) -> bool:
-    """Return True if the width of a column's array differs by batch: that of the longest list.
+    """Return True if the width of a column's array, its longest list, differs between batches.
 
     Such columns are padded lists without a fixed width, and results that were computed from them.
     """
@@ -394,7 +394,7 @@ def _own(values: Any, given: Container[int]) -> np.ndarray:
 
 
 def _gathered(values: Any) -> np.ndarray:
-    """Return ``values`` as an array; rows of unequal lengths as an array of objects."""
+    """Return ``values`` as an array; if row lengths differ, as an array of objects."""
     try:
         return np.asanyarray(values)
     except ValueError:
@@ -402,7 +402,7 @@ def _gathered(values: Any) -> np.ndarray:
 
 
 def _absent(array: np.ndarray) -> np.ndarray | None:
-    """Return the masked rows of a masked array, (n,) bool; None if there are none."""
+    """Return the mask of a masked array as (n,) bool; None if no row is masked."""
     if not isinstance(array, np.ma.MaskedArray):
         return None
     mask = np.asarray(np.ma.getmaskarray(array).any(axis=tuple(range(1, array.ndim))))

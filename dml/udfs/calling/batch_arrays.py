@@ -1,9 +1,10 @@
 """Blocks become the batches that a training loop receives: dicts of NumPy arrays.
 
-Numbers and booleans keep their dtype, floats show null as NaN, fixed-shape tensors are stacked,
-timestamps are datetime64 with NaT, marked lists of numbers become rectangles or values with
-offsets, all other columns are object arrays. Arrays belong to the caller: they are writable, and
-dml does not read them again. All NaNs have the same bits.
+Numbers and booleans keep their dtype, null floats become NaN, fixed-shape tensors are stacked, and
+timestamps become datetime64 with NaT. Lists of numbers become padded matrices, or values with
+offsets, if ``padded_batch`` or ``ragged_batch`` marked them. All other columns become object
+arrays. Arrays belong to the caller: they are writable, and dml does not read them again. All NaNs
+have the same bits.
 """
 
 from __future__ import annotations
@@ -79,13 +80,13 @@ def own_arrays_of(block: Block, made: BatchConversion) -> dict[str, np.ndarray]:
 
 
 def _handed(found: Mapping[int, np.ndarray], array: np.ndarray) -> np.ndarray:
-    """Return the value in ``found`` with the id of ``array``, else a copy of ``array``."""
+    """Return the entry of ``found`` for ``id(array)``, else a copy of ``array``."""
     handed = found.get(id(array))
     return array.copy() if handed is None else handed
 
 
 def batch_of(block: Block, *, own: Own = np.ndarray.copy) -> dict[str, np.ndarray]:
-    """Return ``arrays_of(block)`` for a block from ``finished``, in a microsecond per column."""
+    """Return ``arrays_of(block)`` for a ``finished`` block, taking a microsecond per column."""
     out: dict[str, np.ndarray] = {}
     for name, values in zip(block.schema, block.columns, strict=True):
         if isinstance(values, Vec) and values.valid is None:
@@ -129,7 +130,7 @@ def batches_of(block: Block, n: int) -> list[dict[str, np.ndarray]]:
 def _parts(array: np.ndarray, n: int) -> list[np.ndarray]:
     """Return consecutive batches of ``n`` rows of ``array``.
 
-    Batches share memory only up to ``SHARED_BYTES``, or in memory that only this run reads.
+    Batches share memory only if it is at most ``SHARED_BYTES``, or if only this run reads it.
     """
     batches = array.reshape(len(array) // n, n, *array.shape[1:])
     if array.nbytes <= SHARED_BYTES and _owned(array):
@@ -143,7 +144,7 @@ def _parts(array: np.ndarray, n: int) -> list[np.ndarray]:
 
 
 def finished(block: Block) -> Block:
-    """Return the block with floats as they are delivered: nulls as NaN, all NaNs of equal bits."""
+    """Return the block with floats in delivered form: nulls as NaN, all NaNs with equal bits."""
     columns = tuple(
         Vec(_floats(c)) if isinstance(c, Vec) and c.values.dtype.kind == "f" else c
         for c in block.columns
@@ -171,7 +172,7 @@ def _has_floats(kind: pa.DataType) -> bool:
 
 
 def _apart(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return ``arrays`` with a copy for each further column that shares one array."""
+    """Return ``arrays`` with separate copies for columns that share one array."""
     first = {id(array): name for name, array in reversed(arrays.items())}
     return {n: a if first[id(a)] == n else a.copy() for n, a in arrays.items()}
 
@@ -261,7 +262,7 @@ def _flat(lists: pa.Array, code: str) -> np.ndarray | None:
 
 
 def _first_null(lists: pa.Array, gone: np.ndarray, lengths: np.ndarray) -> int:
-    """Return the index of the first list that ``gone`` marks, or that contains a null."""
+    """Return the index of the first list that is marked in ``gone``, or that contains a null."""
     inside = lists.flatten().is_null().to_numpy(zero_copy_only=False)
     rows = np.repeat(np.arange(len(lists)), lengths)[inside]
     return int(np.concatenate([rows, np.flatnonzero(gone)]).min())
@@ -294,7 +295,7 @@ def _object_array(values: pa.Array) -> np.ndarray:
 
 
 def _tensors(values: pa.ExtensionArray) -> np.ndarray:
-    """Return tensors as an array of arrays; of type ``stacked`` and equal shapes, as one array."""
+    """Return tensors as an object array; if ``stacked`` and of equal shape, as one array."""
     whole = stacked_in(values) if values.type.stacked else None
     if whole is not None:
         return _one_nan(whole)
@@ -308,7 +309,7 @@ def _tensors(values: pa.ExtensionArray) -> np.ndarray:
 def _split(out: np.ndarray, lists: pa.Array, flat: np.ndarray) -> np.ndarray:
     """Fill ``out`` with the numbers of each list, copied from ``flat``; None for a null list.
 
-    Python numbers, which would take five times the memory, are avoided.
+    No Python numbers are created, which would take five times the memory.
     """
     flat = _one_nan(flat)
     ends = np.cumsum(lengths_of(lists))

@@ -1,4 +1,4 @@
-"""Arrow tables become data frames of other libraries, and returned data frames Arrow tables."""
+"""Arrow tables are converted to data frames of other libraries, and data frames to Arrow tables."""
 
 from __future__ import annotations
 

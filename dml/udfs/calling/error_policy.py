@@ -42,7 +42,7 @@ class Skipping(Node):
 
     @property
     def function_reads(self) -> frozenset[str] | None:  # type: ignore[override]
-        """The columns that the function looks up; None if it may notice others."""
+        """The columns that the function looks up; None if it may read others."""
         names, given = self.fn.lookups, self.inputs[0].schema
         stated = self.states_reads and names is not None
         return names if stated and names <= given.keys() else None
@@ -70,10 +70,10 @@ class Skipping(Node):
         rows: int = 1,
         made: int | None = None,
     ) -> None:
-        """Count ``rows`` rows that ``error`` cost; raise the error if every other row would get it.
+        """Count ``rows`` rows lost to ``error``; raise it if all other rows would raise it too.
 
-        ``made`` is the number of the block's output rows before the error; it is given where ids of
-        output rows do not tell where the error occurred.
+        ``made`` is the number of the block's output rows before the error. It is required if the
+        position of the error does not follow from the ids of output rows.
         """
         found = raised(error, self.fn, ids, row).located(self.label())
         if isinstance(error, NotConstructedError):

@@ -31,7 +31,7 @@ class PooledInstance:
 
 
 class InstancePool:
-    """The instances that this process has of a class and arguments, shared by equal functions."""
+    """The instances of a class with given arguments in this process, shared by equal functions."""
 
     def __init__(self) -> None:
         self.instances: list[PooledInstance] = []
@@ -41,7 +41,8 @@ class InstancePool:
     def acquire(self, most: int | None) -> PooledInstance:
         """Return an instance, locked for the caller, who must release ``instance.lock``.
 
-        If all are locked, create one, or wait if there are ``most`` already (None: no limit).
+        If all instances are locked, create one; if there are already ``most`` (None: no limit),
+        wait.
         """
         for instance in self.instances:
             if instance.lock.acquire(blocking=False):
@@ -65,7 +66,7 @@ _KEPT: collections.OrderedDict[bytes, InstancePool] = collections.OrderedDict()
 
 @dataclasses.dataclass(eq=False)
 class Stateful:
-    """A class as a function: instances of ``made(*args, **kwargs)`` that calls construct and share.
+    """A class used as a function: calls construct and share instances ``made(*args, **kwargs)``.
 
     ``key`` is the digest of class and arguments; functions of equal keys share instances. A process
     has as many instances as there are concurrent calls, up to ``most``. With ``many`` each call
@@ -84,7 +85,7 @@ class Stateful:
     pool: InstancePool | None = dataclasses.field(default=None, repr=False)
 
     def __call__(self, *given: Any) -> Any:
-        """Return the result of an instance; raise NotConstructedError if none can be made."""
+        """Return the result of an instance; raise NotConstructedError if construction fails."""
         if self.many:
             return self._children(given)
         instance = (self.pool or self._pooled()).acquire(self.most)
@@ -150,7 +151,7 @@ def _keep(key: bytes, pool: InstancePool) -> None:
 
 
 def _called(call: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-    """Return the result of ``call``, computed as a whole even if it is an iterator."""
+    """Return the result of ``call``; an iterator is read to its end first."""
     made = call(*given)
     return _collected(made) if isinstance(made, Iterator) else made
 

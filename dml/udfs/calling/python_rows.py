@@ -81,9 +81,9 @@ class UnfitError(Exception):
 
 
 def noticed(fn: UserFunction, block: Block) -> Block:
-    """Return ``block`` with the columns that ``fn`` looks up; all, if it may notice others.
+    """Return ``block`` with the columns that ``fn`` looks up; with all, if it may read others.
 
-    So a value of another column costs no conversion, and none that Python cannot hold costs a row.
+    Other columns are then not converted, so a value in them without a Python form is no error.
     """
     names = fn.lookups
     if names is None or len(names) == len(block.schema) or not names <= block.schema.keys():
@@ -104,9 +104,9 @@ def to_rows(block: Block) -> list[Row]:
 def call_each(fn: UserFunction, block: Block, out: list[Any]) -> None:
     """Append ``fn(row)`` for every row of ``block`` to ``out``, until a call raises.
 
-    Rows have the columns that the function can notice. One that only reads items of its row
-    (``fn.lookups``) receives the very dicts that an earlier function returned, if ``block.rows``
-    has them.
+    Rows have only the columns that ``fn`` can read. If ``fn`` only looks up items of its row
+    (``fn.lookups``), it receives the dicts that an earlier function returned, if ``block.rows``
+    contains them.
     """
     given = None if fn.lookups is None else block.rows
     block = noticed(fn, block)
@@ -125,9 +125,9 @@ def call_each(fn: UserFunction, block: Block, out: list[Any]) -> None:
 
 
 def converted(block: Block, names: Sequence[str]) -> Iterable[list[list[Any]]]:
-    """Return columns as lists of Python values; row by row if a value of some row has no such form.
+    """Return columns as lists of Python values; row by row if a value has no Python form.
 
-    Then the error of that row is raised when its turn comes.
+    In that case, the error is raised when its row is reached.
     """
     try:
         return ([to_list(block[name]) for name in names],)
@@ -139,8 +139,8 @@ def converted(block: Block, names: Sequence[str]) -> Iterable[list[list[Any]]]:
 def readable(call: Callable[..., Any], block: Block) -> tuple[Callable[..., Any], Sequence[Any]]:
     """Return the rows of ``block``, and ``call`` in a form that accepts them.
 
-    They are dicts, and ``call`` itself; or, if a value of some row has no Python form, blocks of
-    one row, so that only the call with that row raises.
+    Rows are dicts, and ``call`` is unchanged. If a value has no Python form, rows are blocks of one
+    row, and only the call with the affected row raises an error.
     """
     try:
         return call, to_rows(block)
@@ -173,9 +173,10 @@ def own_rows(block: Block) -> list[Row]:
 def _loop(names: tuple[str, ...]) -> Callable[..., None]:
     """Return a loop over columns that calls ``fn`` with each row's dict and appends the result.
 
-    The loop is generated for the names: a dict display and a plain call take half the time of
-    ``dict(zip())`` and ``map`` (benchmarks/dml_loader.py, w4). With many names, compiling it takes
-    longer than it saves, and more memory (benchmarks/bench_wide_csv.py).
+    The code of the loop is generated from the names: a dict display and a plain call take half the
+    time of ``dict(zip())`` and ``map`` (benchmarks/dml_loader.py, w4). For many names a generic
+    loop is returned, since compiling would cost more time than it saves, and memory
+    (benchmarks/bench_wide_csv.py).
     """
     if len(names) > GENERATED:
         return functools.partial(_zipped, names)
@@ -234,8 +235,8 @@ def _in_microseconds(array: pa.Array) -> pa.Array:
 def to_block(rows: list[Any], schema: Schema | None, ids: RowIds, fresh: int = 0) -> Block:
     """Return ``rows`` as a block; without a ``schema``, the rows settle it.
 
-    If ``fresh`` is not 0, the rows are different dicts, which have ``fresh`` items each. Raise
-    UnfitError for a row that does not fit.
+    If ``fresh`` is not 0, the rows are distinct dicts with ``fresh`` items each. Raise UnfitError
+    for a row that does not fit.
     """
     try:
         return _to_block(rows, schema, ids, fresh)
@@ -247,7 +248,7 @@ def to_block(rows: list[Any], schema: Schema | None, ids: RowIds, fresh: int = 0
 
 
 def _read(rows: Sequence[Any], schema: Schema | None) -> None:
-    """Test whether rows can be read; raise UnfitError if that raises anything but a DmlError."""
+    """Read all rows once, and raise UnfitError if this raises an error other than a DmlError."""
     try:
         _to_block(list(rows), schema, RowIds.run(0, 0, len(rows)), 0)
     except DmlError:
@@ -283,8 +284,8 @@ def _to_block(rows: list[Any], schema: Schema | None, ids: RowIds, fresh: int) -
 def _exact(kinds: Sequence[frozenset[type]], made: Sequence[Values], schema: Schema) -> bool:
     """Return True if converting the block back to rows gives equal plain dicts.
 
-    Return False if there is a NaN: NaN does not equal NaN, so Python's ``in`` finds only the very
-    object that the function returned.
+    Return False if there is a NaN: since NaN does not equal NaN, Python's ``in`` finds only the
+    same object, which a conversion does not keep.
     """
     pairs = zip(kinds, schema.values(), strict=True)
     if not all(present <= EXACT.get(kind, NO_TYPES) for present, kind in pairs):
@@ -312,7 +313,7 @@ def _column_of(rows: Sequence[Any], name: str, names: tuple[str, ...]) -> list[A
 
 
 def _settled(name: object, column: Sequence[Any]) -> pa.DataType:
-    """Return ``settle(column)``; an UnfitError has the first row that rows before it do not fit."""
+    """Return ``settle(column)``; an UnfitError has the index of the first row that does not fit."""
     if not isinstance(name, str):
         raise UnfitError(0, f"a column called {text_of(name, repr)}, and names are text")
     try:
@@ -335,7 +336,7 @@ def _first(column: Sequence[Any], fits: Callable[[Sequence[Any]], object]) -> in
 
 
 def settle(column: Sequence[Any]) -> pa.DataType:
-    """Return the column type that the values settle; raise UnfitError if none fits them all."""
+    """Return the column type that fits all values; raise UnfitError if there is none."""
     kinds = frozenset(map(type, column)) - {NONE}
     found = SETTLED.get(kinds)
     if found is not None:
@@ -358,7 +359,7 @@ def settle(column: Sequence[Any]) -> pa.DataType:
 
 
 def _unsettled(kinds: Set[type]) -> UnfitError:
-    """Return the error for Python types that a column cannot have, or not together."""
+    """Return the error for Python types that cannot be in a column, or not in the same column."""
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
     if len(kinds) > 1:
         what = f"values of the types {names} in one column"
@@ -392,7 +393,7 @@ def _settle_by_arrow(column: Sequence[Any]) -> pa.DataType:
 
 
 def roomy(kind: pa.DataType) -> pa.DataType:
-    """Return ``kind`` with the greatest possible precision if it has decimals, for later values.
+    """Return ``kind`` with the maximum precision if it is decimal, so that later values fit.
 
     The number of digits after the decimal point stays.
     """

@@ -1,8 +1,8 @@
 """The state that a ``scan`` carries from row to row is validated here, and serialized as JSON.
 
-A saved position holds the state, and positions are never unpickled. So a state is None, a boolean,
-number, text, bytes, list, tuple, dict with text keys, or NumPy scalar or array, of exactly these
-types.
+A saved position contains the state, and positions are never unpickled. So a state must be None, a
+boolean, number, text, bytes, list, tuple, dict with text keys, or a NumPy scalar or array, and no
+instance of a subclass.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EXACT_BITS = 53
 
 
 class NotCarriedError(Exception):
-    """A value cannot be part of a state; ``why`` and ``try_`` have the reason and the advice."""
+    """A value that cannot be part of a state; ``why`` is the reason and ``try_`` the advice."""
 
     def __init__(self, what: str, why: str, try_: str) -> None:
         super().__init__(what)
@@ -140,7 +140,7 @@ def _raw(value: Any) -> list[Any]:
 
 
 def of_json(written: Any) -> Any:
-    """Return what ``to_json`` wrote; raise KeyError, TypeError or ValueError for other input."""
+    """Return the state from its JSON form; raise KeyError, TypeError or ValueError if invalid."""
     if isinstance(written, list):
         return [of_json(each) for each in written]
     if not isinstance(written, dict):

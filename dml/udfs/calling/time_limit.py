@@ -1,9 +1,9 @@
-"""A call of a user's function that takes longer than its ``timeout=`` is given up.
+"""A call of a user's function that takes longer than its ``timeout=`` is abandoned.
 
 The call runs in a helper thread, while the thread that needs its result waits. Python cannot end a
-thread, so a call that is given up goes on in its thread, and its result is dropped. A worker
-process in which that happened is ended once it has answered; in other processes each thread may
-give up one call at a time.
+thread, so an abandoned call continues in its thread, and its result is discarded. A worker process
+with an abandoned call is ended once it has answered; in other processes, each thread may abandon
+one call at a time.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ IDLE_S = 0.5
 
 
 class _Order(NamedTuple):
-    """Work to do: in the context of thread ``waiting``, which waits for the result.
+    """Work for a helper thread, in the context of thread ``waiting``, which waits for the result.
 
-    If the work calls limited functions itself, ``watch`` notes when each of these calls begins.
+    If the work itself calls functions with time limits, ``watch`` records when each call begins.
     """
 
     waiting: int
@@ -48,20 +48,20 @@ class _Running(NamedTuple):
 
 
 class CallWatch:
-    """The call that a helper thread makes at present, for the thread that may give it up."""
+    """The current call of a helper thread, read by the thread that may abandon it."""
 
     def __init__(self) -> None:
         self.running: _Running | None = None
         self._lock, self._stopped = threading.Lock(), False
 
     def begin(self, limit_s: float) -> None:
-        """Note that a call begins now."""
+        """Record that a call begins now."""
         began = time.monotonic()
         GIVEN_UP.due(int((began + limit_s) * 1e9))
         self.running = _Running(began, limit_s)
 
     def end(self) -> None:
-        """Note that the call is over; raise AbandonedError if it was given up meanwhile."""
+        """Record that the call has ended; raise AbandonedError if it was abandoned meanwhile."""
         with self._lock:
             self.running = None
             if self._stopped:
@@ -69,21 +69,21 @@ class CallWatch:
         GIVEN_UP.due(-1)
 
     def stop(self, call: _Running | None = None) -> bool:
-        """Let the work end after its current call, unless that is no longer ``call``, if given."""
+        """Abandon the current call; return False if it is no longer ``call`` (None: any call)."""
         with self._lock:
             self._stopped = call is None or self.running is call
             return self._stopped
 
 
 class AbandonedError(BaseException):
-    """Raised in a helper thread whose call was given up: nothing of its work is used any more."""
+    """Raised in a helper thread whose call was abandoned, to end its work; no result is used."""
 
 
 class CallThread:
     """A thread that works for one other thread at a time.
 
-    It keeps no reference to what it worked on, since arrays that nothing else refers to are used
-    again.
+    Between calls it keeps no reference to arguments or results, since the memory of arrays is
+    reused once nothing refers to them.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class CallThread:
             self.done.release()
 
     def _worked(self) -> bool:
-        """Do the next work; return False if this thread is to end instead."""
+        """Do the next work; return False if there was none for a while, so the thread ends."""
         order = self._next()
         if order is None:
             return False
@@ -132,9 +132,9 @@ class CallThread:
                 return None
 
     def result(self) -> Any:
-        """Return the result of the work, or raise its exception, and forget it.
+        """Return the result of the work, or raise its exception, and release this thread.
 
-        Only then may another thread have this helper, which would lose the result.
+        Until then no other thread can use this helper, which would overwrite the result.
         """
         made, error, self.made, self.error = self.made, self.error, None, None
         IDLE.append(self)
@@ -153,12 +153,12 @@ IDLE: list[CallThread] = []
 
 
 class GivenUpCalls:
-    """The calls that this process has given up, and which of them still run, by waiting thread.
+    """The calls that this process has abandoned and that still run, by waiting thread.
 
-    ``most`` is how many of them a thread may have running: None in a worker process, which is ended
-    after its answer. ``due`` is called with the time at which a call must end, in monotonic
-    nanoseconds, and with -1 when it has: a call that holds Python's lock stops this process from
-    giving it up, but not another one from ending this process.
+    ``most`` is the number of them that a thread may have; None in a worker process, which is ended
+    after its answer. ``due`` is called with the monotonic time in nanoseconds at which a call must
+    end, and with -1 when it has ended. A parent process can use it to end this process if the call
+    holds the GIL, so that this process cannot abandon it.
     """
 
     def __init__(self) -> None:
@@ -171,11 +171,11 @@ class GivenUpCalls:
 
     @property
     def spent(self) -> bool:
-        """True if this process is a worker that is to be ended, since calls may still run in it."""
+        """True if this process is a worker that must end, as abandoned calls may still run."""
         return self.most is None and self.count > 0
 
     def add(self, thread: threading.Thread) -> bool:
-        """Record the thread of a call that is given up; return True if there are too many now."""
+        """Record the thread of an abandoned call; return True if there are now too many."""
         mine = self._running.setdefault(threading.current_thread(), [])
         mine[:] = [each for each in mine if each.is_alive()]
         mine.append(thread)
@@ -183,7 +183,7 @@ class GivenUpCalls:
         return self.most is not None and len(mine) > self.most
 
     def forget(self) -> None:
-        """Forget all calls in a forked child, which has none of their threads."""
+        """Remove all calls in a forked child, which has none of their threads."""
         self.count = 0
         self._running.clear()
 
@@ -192,7 +192,7 @@ GIVEN_UP = GivenUpCalls()
 
 
 def _forget_watches() -> None:
-    """Keep only the watch of the forking thread, in a forked child: identifiers are used again."""
+    """In a forked child, keep only the watch of the forking thread, since thread ids are reused."""
     mine = WATCHES.get(threading.get_ident())
     WATCHES.clear()
     if mine is not None:
@@ -205,14 +205,14 @@ os.register_at_fork(after_in_child=GIVEN_UP.forget)
 
 
 def answered(helper: CallThread, seconds: float) -> bool:
-    """Return whether the call of ``helper`` ends within ``seconds``; tests replace this clock."""
+    """Return True if the call of ``helper`` ends within ``seconds``; tests replace this."""
     return helper.done.acquire(timeout=min(max(seconds, 0.0), threading.TIMEOUT_MAX))
 
 
 def within(left_s: float, limit_s: float, call: Callable[..., Any], *args: Any) -> Any:
     """Return ``call(*args)``; raise TimedOutError if that takes longer than ``left_s`` seconds.
 
-    ``limit_s`` is the time limit that the user gave, of which ``left_s`` is left.
+    ``limit_s`` is the user's time limit, and ``left_s`` the unused part of it.
     """
     helper = _begun(None, call, args)
     GIVEN_UP.due(time.monotonic_ns() + int(left_s * 1e9))
@@ -229,11 +229,11 @@ def within(left_s: float, limit_s: float, call: Callable[..., Any], *args: Any) 
 
 
 def watched(limit_s: float, loop: Callable[..., Any], *args: Any) -> Any:
-    """Return ``loop(*args)``, which calls limited functions; raise TimedOutError for a slow call.
+    """Return ``loop(*args)``; raise TimedOutError if a function call in it exceeds its limit.
 
-    The loop runs in a helper thread as a whole, so that a call costs a few microseconds, and not a
-    change of threads. After a call that is given up, the loop does not go on: what it appended to a
-    list until then is the caller's. ``limit_s`` is the least limit of the functions.
+    The whole loop runs in a helper thread, so that a call costs a few microseconds instead of a
+    change of threads. When a call is abandoned, the loop ends after it, and the caller owns the
+    lists to which the loop has appended. ``limit_s`` is the least limit of the functions.
     """
     watch = CallWatch()
     helper, ended = _begun(watch, loop, args), False
@@ -253,7 +253,7 @@ def watched(limit_s: float, loop: Callable[..., Any], *args: Any) -> Any:
 
 
 def _begun(watch: CallWatch | None, work: Callable[..., Any], args: tuple[Any, ...]) -> CallThread:
-    """Let a helper thread begin the work, and return it."""
+    """Start ``work(*args)`` in a helper thread, and return this thread."""
     try:
         helper = IDLE.pop()
     except IndexError:
@@ -265,8 +265,8 @@ def _begun(watch: CallWatch | None, work: Callable[..., Any], args: tuple[Any, .
 class TimeLimited:
     """A function whose calls may take ``limit_s`` seconds each.
 
-    With ``many`` the function returns an iterable; computing its items is a part of the call, as it
-    is for an iterator that any function returns.
+    With ``many`` the function returns an iterable. The time to compute the items of an iterable or
+    iterator is part of the call.
     """
 
     def __init__(self, call: Callable[..., Any], limit_s: float, *, many: bool = False) -> None:
@@ -295,14 +295,14 @@ class TimeLimited:
         return iter(made) if self.many and not isinstance(made, list | tuple) else made
 
     def loop(self, work: Callable[..., Any], *args: Any) -> Any:
-        """Return ``work(*args)``, which calls this function, for the price of few threads."""
+        """Return ``work(*args)``, which calls this function; one helper thread runs all calls."""
         return watched(self.limit_s, work, *args)
 
 
 class LimitedIterator(Iterator[Any]):
-    """The items of ``made``, which a call returned after ``spent_s`` of its ``limit_s`` seconds.
+    """The items of ``made``, the result of a call that took ``spent_s`` of its ``limit_s`` seconds.
 
-    Seconds in which the consumer works on an item do not count.
+    Time that the consumer spends on an item does not count.
     """
 
     def __init__(self, made: Iterator[Any], limit_s: float, spent_s: float) -> None:
@@ -316,7 +316,7 @@ class LimitedIterator(Iterator[Any]):
         return self._within(next, self.made)
 
     def close(self) -> None:
-        """Close a generator whose other items are not needed."""
+        """Close a generator whose remaining items are not needed."""
         close = getattr(self.made, "close", None)
         if close is not None:
             self._within(close)

@@ -1,12 +1,13 @@
 """The first results of functions are buffered here until they settle the functions' types.
 
-Law (SEMANTICS, "Values"): the types of a function settle on its results for the first 64 rows that
-the pipeline as written gives it, or on the first results that have 4 MiB together; if there is no
-result, on further rows up to the first result. Which rows these are depends on values alone, so the
-function may be called on them anywhere, and in blocks of any size.
+The rule (docs/semantics.md, "Values"): the types of a function are settled by its results for the
+first 64 rows that it receives in the written pipeline, or by the first results of 4 MiB in total.
+If there is no result among these, further rows count, up to the first result. Which rows these are
+depends on values alone, so the function may be called for them in any process, and in blocks of any
+size.
 
-If a function is called on rows early, to settle its types, its results are recorded, and returned
-later instead of a second call.
+If a function is called early to settle its types, its results are recorded and returned later
+instead of calling it again.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ MOST_BYTES = 4 * SETTLING_BYTES
 
 
 class Returned(NamedTuple):
-    """Results ``out`` of some rows: the first ``i + 1`` rows have the first ``ends[i]`` results.
+    """Results ``out`` of a function: row ``i`` has those up to ``ends[i]``, after those of row i-1.
 
     ``ids`` are the ids of the results, ``parents`` the id of each result's input row. ``nbytes`` is
-    the size of the results. If the function raised ``error``, the results are those before it.
+    the size of the results. If the function raised ``error``, ``out`` has the results before it.
     """
 
     out: list[Any]
@@ -105,7 +106,7 @@ class Firsts:
         self.failed = False
 
     def add(self, made: Returned) -> None:
-        """Add ``made``, the results of the next rows."""
+        """Add the results ``made`` of the next rows."""
         self.made.append(made)
         self.rows += len(made.ends)
         self.results += len(made.out)
@@ -119,9 +120,9 @@ class Firsts:
         return self.failed or (many and self.results > 0)
 
     def settle(self, node: Returning, at: At) -> tuple[int, DmlError] | None:
-        """Settle the types by the first results; if one does not fit, by the results before it.
+        """Settle the types by the first results; if one does not fit, by those before it.
 
-        If one does not fit, return the number of results before it, and the error; else None.
+        In that case, return the number of results before it, and the error; otherwise None.
         """
         out, ids, parents = self.first()
         fitting = 0
@@ -150,9 +151,9 @@ class Firsts:
 
 
 def _needed(made: Returned, rows: int, nbytes: int, *, begun: bool) -> int:
-    """Return how many of the results ``made`` settle types: those of ``rows`` rows or ``nbytes``.
+    """Return how many of ``made`` settle types: the results of ``rows`` rows, or ``nbytes``.
 
-    With ``begun``, there are results of earlier rows; else at least one result is needed.
+    Unless there are results of earlier rows (``begun``), at least one result is needed.
     """
     ends: Sequence[int] = made.ends
     count = len(made.out)
@@ -166,7 +167,7 @@ def _needed(made: Returned, rows: int, nbytes: int, *, begun: bool) -> int:
 
 
 def heavy(out: Sequence[Any], nbytes: int) -> int:
-    """Return how many of the first results ``out`` reach ``nbytes`` bytes; all, if none do."""
+    """Return how many results, from the first, have ``nbytes`` bytes in total; at most all."""
     total = 0
     for number, row in enumerate(out, 1):
         total += weighed([row])
@@ -199,7 +200,7 @@ class Recording:
         return made if tape is None else tape.first()
 
     def _copied(self, value: Any) -> Any:
-        """Return a deep copy of ``value``, which others may modify; None after the recording."""
+        """Return a deep copy of ``value``, which others may modify; None if recording has ended."""
         if not self.on:
             return None
         try:
@@ -273,7 +274,7 @@ class Recalling:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Return True if two rows, or batches, are certainly equal."""
+    """Return True if it is certain that two rows, or two batches, are equal."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):

@@ -1,1 +1,1 @@
-"""The identity of a function: a digest of its bytecode and of all else that decides its results."""
+"""The identity of a function is a digest of its bytecode and of all values that it depends on."""

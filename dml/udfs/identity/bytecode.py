@@ -1,10 +1,10 @@
 """Bytecode is normalized here, so that equal programs have equal digests.
 
-Two spellings of one program should have one digest, so all that formatting can change is removed:
-line numbers, file names, docstrings, names of local variables and ``NOP`` are left out, constants
-are encoded where they are used, the target of a jump is the index of an instruction, jumps to jumps
-are followed, and superinstructions of newer versions are split. Bytecode differs between minor
-versions of Python, and so do these digests.
+Programs that differ only in formatting should have one digest, so all that formatting changes is
+removed: line numbers, file names, docstrings, names of local variables and ``NOP`` are left out,
+constants are encoded where they are used, the target of a jump is the index of an instruction,
+jumps to jumps are followed, and superinstructions of newer versions are split. Bytecode differs
+between minor versions of Python, and so do these digests.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ CHANGEABLE = (
 
 @dataclasses.dataclass
 class Looks:
-    """What all visited code observes (see ``reflection.Sight``), and the visited sets by path."""
+    """The facts that visited code observes (see ``reflection.Sight``), and the visited sets."""
 
     describe: bool = False
     ordered: set[str] = dataclasses.field(default_factory=set)
@@ -78,7 +78,7 @@ class FunctionEncoder(Encoder):
         return part
 
     def name_of(self, value: object) -> bytes:
-        """Return the digest of a member of a set; most members are plain values."""
+        """Return the digest of a member of a set, quickly if it is a plain value."""
         if type(value) in ATOMS:
             part = Encoder()
             part.add(value)
@@ -92,7 +92,7 @@ class FunctionEncoder(Encoder):
         super().step(path, value)
 
     def look(self, code: types.CodeType) -> None:
-        """Record what ``code`` observes; raise UnnamedError if that prevents a fingerprint."""
+        """Record the facts that ``code`` observes; raise UnnamedError if no fingerprint exists."""
         seen = sight(code)
         self.looks.describe |= seen.describes
         self.looks.ordered |= seen.ordered
@@ -115,7 +115,7 @@ class FunctionEncoder(Encoder):
                 put_items(self, value)
 
     def met(self, value: object) -> bool:
-        """Return True if ``value`` was visited before, and encode its number; else number it."""
+        """If ``value`` was visited before, encode its number and return True; else number it."""
         number = self._seen.get(id(value))
         if number is None:
             self._seen[id(value)] = len(self._seen)
@@ -174,7 +174,7 @@ Encoding = TypeVar("Encoding", bound=FunctionEncoder)
 
 
 def named(fn: object, encoder: Callable[..., Encoding]) -> Encoding:
-    """Return an encoder of the class ``encoder``, which has encoded all that ``fn`` depends on."""
+    """Return a new ``encoder`` that has encoded ``fn`` and all values that it depends on."""
     out = encoder()
     out.add(fn)
     if out.looks.describe:
@@ -348,7 +348,7 @@ def _put_import(out: FunctionEncoder, ref: Reference, namespace: Mapping[str, An
 
 
 def _refuse_taken(ref: Reference, namespace: Mapping[str, Any]) -> None:
-    """Raise UnnamedError if an import in a function gives a clock, random generator or similar."""
+    """Raise UnnamedError if a function imports a clock, a random generator or the like."""
     name, *attributes = _imported(ref, namespace), *ref.names[1:]
     value: object = to_look_at(name)
     while attributes and isinstance(value, types.ModuleType):
@@ -425,7 +425,7 @@ def _put_builtin_function(out: FunctionEncoder, fn: types.BuiltinFunctionType) -
 
 
 def _put_array(out: FunctionEncoder, value: np.ndarray) -> None:
-    """Encode an array with its memory layout, which affects ``ravel("K")`` and bits of sums."""
+    """Encode an array with its memory layout, which affects ``ravel("K")`` and the bits of sums."""
     Encoder.table[np.ndarray](out, value)
     if not value.flags.c_contiguous:
         out.tag(b"laid")

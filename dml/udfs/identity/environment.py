@@ -68,7 +68,7 @@ def _loaded_values(
 
 
 def within(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yield the code of a function, and all code objects inside it."""
+    """Yield the code of a function, and all code objects nested in it."""
     yield code
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):

@@ -1,16 +1,18 @@
 """The fingerprint of a function covers its bytecode and everything that the code refers to.
 
-A user's function is its bytecode (see ``dml.udfs.identity.bytecode`` for the parts left out),
-defaults, closure, and every global it reads, through the user's own modules at any depth. An object
-of a library is encoded by its name and, in the domain RESULT, the library's version. Values are
-encoded as by ``dml.base.encoder``, but dictionaries in their own order. Objects without a meaning
-outside this process raise: locks, generators of random numbers, loggers, open files.
+A user's function is encoded by its bytecode (see ``dml.udfs.identity.bytecode`` for the parts left
+out), its defaults and closure, and every global that it reads, through the user's own modules at
+any depth. An object of a library is encoded by its name and, in the domain RESULT, the library's
+version. Values are encoded as by ``dml.base.encoder``, but dictionaries in their own order. Objects
+without a meaning outside this process raise an error: locks, random generators, loggers, open
+files.
 
-Names, annotations, and the order of attributes and of sets count where the code observes them (see
-``dml.udfs.identity.reflection``).
+Names, annotations, and the order of attributes and of sets are included if the code observes them
+(see ``dml.udfs.identity.reflection``).
 
-Not detected: names looked up by text (``getattr``), files read inside, a library changed in place
-under the same version, a library's use of the function's name. Source: OPTIMIZER 4.3.
+Not detected: names looked up by text (``getattr``), files that the function reads, a library that
+was changed without a new version, and a library's use of the function's name. Source: OPTIMIZER
+4.3.
 """
 
 from __future__ import annotations
@@ -65,10 +67,10 @@ class FunctionIdentity:
 def identity(fn: Callable[..., Any], *, fingerprint: str | None = None) -> FunctionIdentity:
     """Return the identity of a callable.
 
-    ``fingerprint`` is the user's own name for the function and stands for all of its code. Takes
-    functions, lambdas, methods, partials, classes, objects with ``__call__``, NumPy and numba
-    functions. Costs about 30 microseconds, and 100 more the first time a code object is seen. Raise
-    FingerprintError, with the path, for a value without fingerprint.
+    ``fingerprint`` is the user's own name for the function and stands for all of its code. ``fn``
+    may be a function, lambda, method, partial, class, object with ``__call__``, or a NumPy or numba
+    function. The call takes about 30 microseconds, and 100 more for each new code object. Raise
+    FingerprintError for a value without fingerprint, with the path to it.
     """
     name = spelled(fn)
     if fingerprint is not None:
@@ -86,7 +88,8 @@ def identity(fn: Callable[..., Any], *, fingerprint: str | None = None) -> Funct
 def local_identity(reason: str, nonce: bytes, name: str = "function") -> FunctionIdentity:
     """Return an identity for this run alone; ``nonce`` must be new for every function and run.
 
-    ``reason`` is one sentence for the user. The caller draws the nonce, since this code is pure.
+    ``reason`` is one sentence for the user. The caller provides the nonce, since this function is
+    pure.
     """
     return FunctionIdentity(name, digest("local", nonce), (), reason or "it has no portable name")
 

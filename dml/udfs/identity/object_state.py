@@ -117,7 +117,7 @@ def _no_meaning(what: str) -> UnnamedError:
 
 
 def refuse_volatile(module: str, name: str) -> None:
-    """Raise UnnamedError for library functions that read the clock, randomness or the process."""
+    """Raise UnnamedError for library functions that read a clock, random numbers or the process."""
     what = VOLATILE.get((module, name))
     if what is not None:
         raise UnnamedError(
@@ -128,9 +128,9 @@ def refuse_volatile(module: str, name: str) -> None:
 
 
 def refuse_unsteady(value: object) -> None:
-    """Raise UnnamedError for what ``refuse_volatile`` or ``refuse_meaningless`` would refuse.
+    """Raise UnnamedError for values that ``refuse_volatile`` or ``refuse_meaningless`` refuse.
 
-    A method is refused if its object is.
+    A method is refused if its object is refused.
     """
     if isinstance(value, types.ModuleType | type):
         return
@@ -224,9 +224,9 @@ def _slots(kind: type) -> Iterator[str]:
 
 
 def _hides(kind: type, base: type, slots: int) -> bool:
-    """Return True if instances are larger than ``base``, ``slots`` slots, dict and weak references.
+    """Return True if instances are larger than ``base``, ``slots`` slots, dict and weakrefs need.
 
-    They then have state that Python cannot read (see ``object.__getstate__``).
+    Such instances have state that Python cannot read (see ``object.__getstate__``).
     """
     size = base.__basicsize__ + POINTER * slots
     own_dict = kind.__dictoffset__ != base.__dictoffset__ and not kind.__flags__ & MANAGED_DICT
@@ -265,7 +265,7 @@ def ufunc_place(value: np.ufunc) -> tuple[str, str]:
 
 
 def resolve(module: str, name: str) -> object:
-    """Return what a dotted ``name`` is in a loaded module, without running code; None if absent."""
+    """Return the object of dotted ``name`` in a loaded module, without running code, or None."""
     found: object = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, "__dict__", {}).get(part)

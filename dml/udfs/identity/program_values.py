@@ -1,4 +1,4 @@
-"""Values of programs other than data are encoded here: partials, methods, patterns, descriptors.
+"""Program objects that are not data are encoded here: partials, methods, patterns, descriptors.
 
 Unlike in ``dml.base.encoder``, the order of a dictionary counts, since a program can observe it.
 """
@@ -18,7 +18,7 @@ from dml.base.encoder import Encoder, put_items, put_pair, tagged
 
 
 class _Pair(NamedTuple):
-    """Exists only to obtain the type of a named tuple's field descriptor."""
+    """A named tuple that exists only to provide the type of its field descriptor."""
 
     first: int
 

@@ -1,4 +1,4 @@
-"""The names that code reads from outside itself are found here, with their attributes.
+"""The external names that code reads, and the attributes that it reads from them, are found here.
 
 Modules that a function imports itself are followed through its local variables: ``import time as
 t`` and ``t.time()`` read ``time`` from the module of that name.
@@ -19,7 +19,7 @@ FREE = ("LOAD_DEREF", "LOAD_CLASSDEREF")
 
 
 class Reference(NamedTuple):
-    """A name that code reads from outside itself, and the attributes that it reads from this name.
+    """An external name that code reads, and the attributes that it reads from this name.
 
     ``kind`` is "global", "free" (a variable of an enclosing function), "import" (``names`` are a
     module and the name imported from it; ``level`` is that of a relative import), "taken" (as
@@ -34,7 +34,7 @@ class Reference(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def references(code: types.CodeType) -> tuple[Reference, ...]:
-    """Return the names that ``code`` and functions in it read from outside, sorted and distinct."""
+    """Return the external names that ``code`` and functions in it read, sorted and distinct."""
     steps, own = program(code).steps, set(code.co_cellvars)
     found, known = set(_references(code)), dict(_imported(steps))
     for inner in code.co_consts:
@@ -66,7 +66,7 @@ def _references(code: types.CodeType) -> Iterator[Reference]:
 
 
 def _writes(step: Instruction, code: types.CodeType) -> bool:
-    """Return True if a step changes a variable that outlives the call."""
+    """Return True if ``step`` assigns a variable that outlives the call."""
     if step.name in ("STORE_GLOBAL", "DELETE_GLOBAL"):
         return True
     return step.name in ("STORE_DEREF", "DELETE_DEREF") and step.text in code.co_freevars
@@ -132,7 +132,7 @@ def _bound_names(
 def _uses(
     steps: Sequence[Instruction], known: Mapping[int | str, Reference]
 ) -> Iterator[Reference]:
-    """Yield imports of ``known`` with the attributes read where their variables are used."""
+    """Yield the imports ``known`` by variable, with the attributes read from these variables."""
     for place, step in enumerate(steps if known else ()):
         if step.name.startswith(("LOAD_FAST", "LOAD_DEREF")) and step.arg in known:
             yield _with_attributes(known[step.arg], tuple(attributes(steps, place)))

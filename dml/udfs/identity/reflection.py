@@ -1,10 +1,10 @@
-"""Code may observe names of functions, annotations, and the order of sets; this is detected here.
+"""Code that observes names of functions, annotations, or the order of sets is detected here.
 
-These, and the order of a class's attributes, are not part of a fingerprint, since most code does
-not observe them. Code that does is recognized by the attributes that it reads, and by its use of a
-set: ``list(s)``, ``[... for x in s]``, ``",".join(s)``, ``s.pop()`` expose an order; ``x in s``,
-``sorted(s)``, ``len(s)`` and ``any(... for x in s)`` do not. Not followed: sets that come out of
-calls, containers and rows, and the use in a loop of a set that the code created itself.
+These facts, and the order of a class's attributes, are not part of a fingerprint, since most code
+does not observe them. Code that does is recognized by the attributes that it reads, and by how it
+uses sets: ``list(s)``, ``[... for x in s]``, ``",".join(s)``, ``s.pop()`` expose an order; ``x in
+s``, ``sorted(s)``, ``len(s)`` and ``any(... for x in s)`` do not. Not tracked: sets from calls,
+containers and rows, and loops over a set that the code created itself.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PLAIN = frozenset({int, float, bool, complex})  # their hash is the same in ever
 
 
 class Sight(NamedTuple):
-    """What code observes, including the functions in it.
+    """The facts that code observes, including the functions nested in it.
 
     ``describes`` is True if the code observes names or annotations of functions or classes.
     ``unknowable`` is an attribute that it reads and that makes a fingerprint impossible, or "".
@@ -60,7 +60,7 @@ class Sight(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def sight(code: types.CodeType) -> Sight:
-    """Return what ``code`` and functions in it observe."""
+    """Return the facts that ``code`` and functions in it observe."""
     texts = {*code.co_names, *(each for each in code.co_consts if type(each) is str)}
     inner = [sight(each) for each in code.co_consts if isinstance(each, types.CodeType)]
     order = _Order()
@@ -123,7 +123,7 @@ class _Order:
                 self.held = []
 
     def shows(self, label: _Label | None, *, loop: bool = False) -> None:
-        """Record that code observes a value's order; ignore a ``loop`` over a set of its own."""
+        """Record that code observes a value's order; ignore a ``loop`` over a set it created."""
         if label is None:
             return
         if label.kind == "name":

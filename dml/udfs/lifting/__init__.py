@@ -1,1 +1,1 @@
-"""Lifting turns functions of rows into expressions: purity proofs, tracing on a symbolic row."""
+"""Lifting turns row functions into expressions, by a purity proof and tracing on a symbolic row."""

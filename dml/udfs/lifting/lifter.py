@@ -1,8 +1,8 @@
-"""Row functions are lifted to expressions: proven pure, traced once per path, and merged.
+"""Row functions are lifted to expressions: they are proven pure and traced once per path.
 
-The result has value expressions with Python's meaning, and checks: in a row where a check is true,
-Python would give another result or raise, and the whole block must be computed by calling the
-function. Functions for which this cannot be proven are refused with a reason.
+The result consists of expressions with Python's semantics, and of checks. In a row where a check is
+true, Python would return another result or raise, so the whole block must be computed by calling
+the function. Functions for which this cannot be proven are refused with a reason.
 
 Source: path enumeration as in symbolic execution; the idea of lifting row functions into vectorised
 expressions is tf.data's map vectorisation.
@@ -74,9 +74,9 @@ class Refusal:
 def lift(fn: Callable[..., Any], schema: Schema) -> Lifted | Refusal:
     """Return ``fn`` as expressions over ``schema``, or a ``Refusal``; never raise an error.
 
-    Takes functions of one row that return a dict of scalars (``map``) or a truth value
-    (``filter``), are proven pure, and compute with int, float, bool and text alone. The expressions
-    keep Python's meaning, bit for bit, in every row where no check is true. Costs some 200
+    ``fn`` must be a function of one row that returns a dict of scalars (``map``) or a truth value
+    (``filter``), is proven pure, and computes with int, float, bool and text alone. The expressions
+    keep Python's meaning, bit for bit, in every row where no check is true. This takes about 200
     microseconds per path.
     """
     if why := objection(fn, edits=True):
@@ -117,7 +117,7 @@ class _Run:
 
 
 def _runs(fn: Callable[..., Any], schema: Schema) -> list[_Run]:
-    """Run ``fn`` once per path: every run gives its questions another combination of answers."""
+    """Run ``fn`` once per path: in each run, its questions get another combination of answers."""
     memo: dict[int, types.FunctionType] = {}
     patched = _patched(fn, memo)
     codes = [code for part in memo.values() for code in within(part.__code__)]
@@ -144,8 +144,8 @@ def _runs(fn: Callable[..., Any], schema: Schema) -> list[_Run]:
 def _refuse_identity(steps: Sequence[Instruction]) -> None:
     """Refuse ``is`` and ``is not``, unless the right side is always the constant None.
 
-    A traced value is never the object that Python has in its place (True, a small integer), and
-    identity cannot be overridden; only None is the same object in tracing.
+    A traced value is never the same object as the Python value it stands for (True, a small
+    integer), and ``is`` cannot be overloaded. Only None is the same object while tracing.
     """
     reached = {step.target for step in steps}
     for place, step in enumerate(steps):
@@ -256,7 +256,7 @@ def _either(parts: Sequence[Value]) -> Value | None:
 
 
 def _chosen(question: Value, yes: Any, no: Any) -> Any:
-    """Return the result that ``question`` selects; both must have the same form and kinds."""
+    """Return the conditional of ``yes`` and ``no`` (of equal form and kinds) on ``question``."""
     if isinstance(yes, dict) and isinstance(no, dict):
         if list(yes) != list(no):
             raise UnliftableError("it returns other columns on other paths")

@@ -30,22 +30,22 @@ IN_PLACE = range(13, SUBSCRIPT)  # the BINARY_OP arguments of +=, -= and so on
 class Own(NamedTuple):
     """Values that the function itself created (results, constants, displays), at one instruction.
 
-    ``stack`` has a flag per entry of Python's stack from the top down, as far as known;
-    ``variables`` are the numbers of the local variables that have such values.
+    ``stack`` has a flag for each entry of Python's stack from the top down, as far as known;
+    ``variables`` are the indices of local variables with such values.
     """
 
     stack: tuple[bool, ...] = ()
     variables: frozenset[int] = frozenset()
 
     def at(self, depth: int) -> bool:
-        """Return True if the entry at ``depth`` (the top is 1) is known to be created here."""
+        """Return True if the entry at ``depth`` (1 is the top) was created by the function."""
         return depth <= len(self.stack) and self.stack[depth - 1]
 
     def moved(self, pops: int, pushed: tuple[bool, ...]) -> Own:
         return self._replace(stack=pushed + self.stack[pops:])
 
     def met(self, other: Own | None) -> Own:
-        """Return what is known on both of two paths to an instruction (None: there is one path)."""
+        """Return the facts that hold on both paths to an instruction (None: only one path)."""
         if other is None:
             return self
         both = zip(self.stack, other.stack, strict=False)
@@ -55,7 +55,7 @@ class Own(NamedTuple):
 def in_place(steps: tuple[Instruction, ...]) -> str:
     """Return the objection to an in-place operator on a value that may be the caller's, or "".
 
-    The code has no loops.
+    The code must not have loops.
     """
     if not any(step.name == "BINARY_OP" and step.arg in IN_PLACE for step in steps):
         return ""
@@ -78,7 +78,7 @@ def in_place(steps: tuple[Instruction, ...]) -> str:
 
 
 def _stepped(now: Own, step: Instruction) -> Own:
-    """Return what is known after ``step``; after an unknown instruction, nothing of the stack."""
+    """Return the facts after ``step``; an unknown instruction clears those of the stack."""
     if step.name == "STORE_FAST":
         one = frozenset({step.arg})
         kept = now.variables | one if now.at(1) else now.variables - one
@@ -282,7 +282,7 @@ def plain_value(value: object) -> bool:
 
 
 def outside(fn: types.FunctionType, step: Instruction) -> object:
-    """Return the value that a LOAD_GLOBAL or LOAD_DEREF step finds; NameError if there is none."""
+    """Return the value that a LOAD_GLOBAL or LOAD_DEREF step loads; NameError if there is none."""
     if step.name == "LOAD_DEREF":
         cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
         try:
@@ -300,11 +300,11 @@ def outside(fn: types.FunctionType, step: Instruction) -> object:
 def objection(fn: object, callers: tuple[object, ...] = (), *, edits: bool = False) -> str:
     """Return why ``fn`` is not proven pure, in one short sentence for its author; "" if it is.
 
-    Pure: the result depends on the arguments alone, without side effects. Examines plain functions
-    and those they call, by their bytecode; about 60 microseconds. Arguments must be plain, unshared
-    values (numbers, text, dates, dicts, lists), as rows are. With ``edits`` the function may modify
-    the containers that it is given, which are not shared, and may have loops and ``try``.
-    ``callers`` are the functions under examination.
+    A function is pure if its result depends on the arguments alone and it has no side effects.
+    Plain functions, and those they call, are examined by their bytecode, in about 60 microseconds.
+    Arguments must be plain, unshared values (numbers, text, dates, dicts, lists), as rows are. With
+    ``edits`` the function may modify its arguments, which are not shared, and may contain loops and
+    ``try``. ``callers`` are the functions under examination.
     """
     if isinstance(fn, partial):
         if not all(plain_value(value) for value in (*fn.args, *fn.keywords.values())):
@@ -341,7 +341,7 @@ def _of_code(
     *,
     edits: bool,
 ) -> Iterator[str]:
-    """Yield objections to ``code``, that of ``fn`` or of a function in it; "" is none.
+    """Yield objections to ``code``, of ``fn`` or of a function in it; "" means no objection.
 
     ``around`` are the variables of enclosing code that inner functions use.
     """
@@ -465,7 +465,7 @@ def _value_objection(name: str, value: object, callers: tuple[object, ...], *, e
 
 
 def _attribute_objection(module: object, name: str) -> str:
-    """Return why ``name`` of a module in ``MODULES`` is refused; "" if pure, or of a pattern."""
+    """Return why attribute ``name`` of a known module is refused; "" if it is pure."""
     if isinstance(module, re.Pattern):
         return ""
     called, known = MODULES[module]

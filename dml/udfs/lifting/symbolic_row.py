@@ -1,7 +1,7 @@
 """A symbolic row stands in for a row while a function is traced; its tracer records decisions.
 
-Where the function needs the truth of a traced value, this is a question, which the tracer answers
-as prescribed: running the function again with other answers visits the other paths. A check is a
+When the function needs the truth of a traced value, it asks a *question*, which the tracer answers
+as prescribed. Running the function again with other answers visits the other paths. A check is a
 condition under which Python's result would differ from that of the expressions
 (``dml.udfs.lifting.traced_value``), or Python would raise.
 """
@@ -25,7 +25,7 @@ NODES, QUESTIONS, LINES = 2000, 40, 20_000
 
 
 class UnliftableError(Exception):
-    """No expression is proven to give the same result as the function."""
+    """A function for which no expression is proven to give the same result."""
 
 
 def refusing(why: str) -> Callable[..., NoReturn]:
@@ -96,7 +96,7 @@ class Tracer:
             raise TRAPS[error]
 
     def here(self, value: Value, kind: pa.DataType) -> Value:
-        """Return ``value`` for rows that take this path, else null, for which no call is made."""
+        """Return ``value`` for rows on this path, and null for others, where it is not used."""
         answered = [(question, answer) for question, answer in self.events if answer is not None]
         taken = [q if answer else Value("not", (q,)) for q, answer in answered]
         return Value("if_else", (joined("and", taken), value, lit(None, kind))) if taken else value
@@ -109,7 +109,7 @@ class Tracer:
 
 
 def bounded(fn: Callable[..., Any], codes: set[types.CodeType]) -> Callable[..., Any]:
-    """Return ``fn``, which raises UnliftableError after ``LINES`` lines and calls in ``codes``."""
+    """Return ``fn`` limited to ``LINES`` lines and calls in ``codes``: UnliftableError beyond."""
 
     def run(row: object) -> Any:
         passed = 0
@@ -133,7 +133,7 @@ def bounded(fn: Callable[..., Any], codes: set[types.CodeType]) -> Callable[...,
 
 
 class Trap(BaseException):
-    """The base of stand-ins for Python's exceptions: the only classes that ``except`` catches.
+    """The base of stand-ins for Python's exceptions, the only ones that traced ``except`` catches.
 
     Traced functions see the classes of ``TRAPS`` in place of Python's own. So an exception that
     tracing itself causes is never taken for one that the function would catch.
@@ -246,7 +246,7 @@ class SymbolicRow(dict[str, Any]):
         return self.through()
 
     def through(self) -> Iterator[str]:
-        """Yield the names; a column that is removed during the iteration is refused."""
+        """Yield the names; refuse the function if a column is removed during the iteration."""
         self.passing += 1
         return self._through(iter(dict.keys(self)))
 

@@ -48,7 +48,7 @@ def to_float(value: Any = 0.0, /) -> Any:
 
 
 def _read(text: Traced, name: str, kind: str) -> Traced:
-    """Return the number that ``text`` spells; other texts trap ValueError, as in Python."""
+    """Return the number that ``text`` represents; other texts trap ValueError, as in Python."""
     tracer = text.tracer
     wanted = tracer.here(text.used().value, KINDS["s"])
     made = text.derive("python.call", wanted, kind=kind, params=(name, kind))
@@ -70,7 +70,7 @@ def to_text(value: Any = "", /, *rest: Any) -> Any:
 
 
 def size(values: Any, /) -> Any:
-    """Return ``len(values)``, for traced text and its pieces too."""
+    """Return ``len(values)``, also for traced text and the pieces of a split text."""
     if isinstance(values, TracedPieces):
         return values.size()
     if isinstance(values, Traced) and values.kind in "sl":
@@ -115,7 +115,7 @@ def is_instance(value: Any, classes: Any, /) -> bool:
 
 
 def is_trap(known: Any) -> bool:
-    """Return True for classes that take the place of exceptions while tracing."""
+    """Return True for a class that replaces an exception class while tracing."""
     return isinstance(known, type) and issubclass(known, Trap)
 
 
@@ -242,7 +242,7 @@ class Pattern:
 
 
 class Match:
-    """A match of which only the existence is known; any use of its content is refused."""
+    """A match whose content is unknown: only its existence may be tested."""
 
     _no = refusing("it uses what a pattern matched")
     __getattr__ = __getitem__ = __str__ = __repr__ = __format__ = __iter__ = __eq__ = __ne__ = _no
@@ -291,7 +291,7 @@ ORIGINAL = {made: known for known, made in REPLACED.items() if isinstance(known,
 
 
 def replacement(value: Any) -> Any:
-    """Return the replacement of a value from outside; the value itself if none is needed."""
+    """Return the replacement of an outside value while tracing; the value if none is needed."""
     if isinstance(value, re.Pattern):
         return Pattern(value)
     if isinstance(value, types.ModuleType):

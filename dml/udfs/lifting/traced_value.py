@@ -27,7 +27,7 @@ KINDS: dict[str, pa.DataType] = {
 
 
 class Traced:
-    """A value of the row or computed from it: ``kind`` is i(nt), f(loat), b(ool) or s(tr).
+    """A value of the row or computed from it; ``kind``: "i" int, "f" float, "b" bool, "s" str.
 
     ``source`` is the column that the value is read from, which may be null; None for computed
     values, whose operands were checked.
@@ -42,7 +42,7 @@ class Traced:
         self.tracer, self.value, self.kind, self.source = tracer, value, kind, source
 
     def used(self) -> Traced:
-        """Return this value as an operand, with a check for null, on which Python would differ."""
+        """Return this value as an operand, after adding a check for null (Python would raise)."""
         if self.source is not None:
             self.tracer.check(Value("is_null", (self.source,)))
         return self
@@ -147,7 +147,7 @@ class Traced:
         return self.whole("trunc")
 
     def whole(self, op: str, params: tuple[Any, ...] = ()) -> Traced:
-        """Return this number rounded to an int by ``op``; a check finds NaN, inf and large ones."""
+        """Return this number rounded to an int by ``op``, with a check for NaN, inf, overflow."""
         this = self.number()
         if this.kind == "i":
             return this
@@ -282,7 +282,7 @@ def comparison(op: str, left: Traced, right: Traced) -> Traced:
 
 
 def _exact(side: Traced) -> None:
-    """Add a check that float64 holds the integer ``side`` exactly; refuse too large literals."""
+    """Add a check that float64 represents the integer ``side`` exactly; refuse larger literals."""
     if side.value.op == "lit":
         if abs(side.value.params[0]) > EXACT:
             raise UnliftableError("it compares a float with an integer beyond 2**53")
@@ -384,7 +384,7 @@ def check_arguments(name: str, args: tuple[Any, ...]) -> None:
 
 
 class Encoded:
-    """Traced text as UTF-8 bytes, for the functions of bytes that can be lifted."""
+    """Traced text as UTF-8 bytes, for functions of bytes that can be lifted."""
 
     def __init__(self, text: Traced) -> None:
         self.text = text

@@ -47,11 +47,11 @@ def test_rules_are_told_with_law_and_source() -> None:
     stations = optimize(flights().take(9).take(4)._node, 0)
     assert explained(stations, "rules", micros=False) == "\n".join(
         [
-            "merge_takes: take(n) of take(m) is take of the smaller.",
+            "merge_takes: take(n) of take(m) is take(min(n, m)).",
             "  Take(4) over Take(9)",
             f"  -> Take(4) over {flights()._node.title()}",
             "  from tf.data, slice merging",
-            "take_into_source: Units that lie wholly beyond the last row taken are not read.",
+            "take_into_source: Units that lie entirely beyond the last row taken are not read.",
             f"  read {flights()._node.title()}, 4 of 4 columns, then Take(4)",
             f"  -> read {flights()._node.title()}, 1 of 6 units, 4 of 4 columns, then Take(4)",
             "  from limit pushdown",

@@ -1,6 +1,7 @@
-"""Columns inherit their namespaces, encoders and aggregates from here; most load on first use.
+"""``Column`` inherits its namespaces, encoders and aggregates from here; most load on first use.
 
-Namespaces are classes, since methods ``str`` and ``list`` of ``Column`` would hide the types.
+The methods are in base classes, since methods ``str`` and ``list`` of ``Column`` itself would hide
+the builtin types.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Namespaced:
 
     @property
     def str(self) -> Strings[Self]:
-        """Functions of text."""
+        """Return the namespace of functions of text."""
         from dml.expr.columns.namespaces.strings import Strings  # noqa: PLC0415
 
         return Strings(self)
@@ -79,11 +80,11 @@ class Namespaced:
         return self._encoders().normalize(mean, std)
 
     def replace(self, mapping: Any) -> Self:
-        """Replace values that are keys of ``mapping`` and keep all others; type and nulls stay."""
+        """Replace values that are keys of ``mapping`` and keep all others; the type stays."""
         return self._encoders().replace(mapping)
 
     def replace_strict(self, mapping: Any, *, default: Any = ..., return_dtype: Any = None) -> Self:
-        """Return the value's entry in ``mapping``, in the common type of entries; null for null.
+        """Return ``mapping[value]``, in the common type of the mapped values; null for null.
 
         A value without an entry becomes ``default``; without a default it raises CastError.
         """
@@ -125,11 +126,11 @@ class Aggregated:
         return _figure(self, "max")
 
     def std(self, ddof: int = 1) -> Self:
-        """Return the standard deviation, of divisor n - ``ddof``; null for n <= ``ddof``."""
+        """Return the standard deviation with divisor n - ``ddof``; null for n <= ``ddof``."""
         return _figure(self, "std", _whole(ddof))
 
     def var(self, ddof: int = 1) -> Self:
-        """Return the variance, of divisor n - ``ddof``; null for n <= ``ddof``."""
+        """Return the variance with divisor n - ``ddof``; null for n <= ``ddof``."""
         return _figure(self, "var", _whole(ddof))
 
     def count(self) -> Self:
@@ -137,7 +138,7 @@ class Aggregated:
         return _figure(self, "count")
 
     def n_unique(self) -> Self:
-        """Return the number of distinct values; NaNs count as one, -0.0 as 0.0.
+        """Return the number of distinct values; all NaNs count as one value, and -0.0 as 0.0.
 
         The distinct values of each group are held in memory.
         """
@@ -160,7 +161,7 @@ class Aggregated:
         return _figure(self, "all")
 
     def implode(self) -> Self:
-        """Return the values, with nulls, as a list in the order of rows, held in memory."""
+        """Return the values, including nulls, as a list in the order of rows, held in memory."""
         return _figure(self, "implode")
 
 

@@ -1,4 +1,4 @@
-"""Column encoders: one-hot and multi-hot vectors, normalization, mappings, vocabularies."""
+"""Column encoders compute one-hot and multi-hot vectors, normalize, and map values to indices."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ class Encoders(Namespace[C]):
 
     @door
     def one_hot(self, size: object, dtype: object) -> C:
-        """See ``Column.one_hot``."""
+        """Check the arguments of ``Column.one_hot``, and return its result."""
         return self._apply(".one_hot", whole("size of one_hot", size, 1, WIDEST), _number(dtype))
 
     @door
     def multi_hot(self, size: object, dtype: object) -> C:
-        """See ``Column.multi_hot``."""
+        """Check the arguments of ``Column.multi_hot``, and return its result."""
         return self._apply(
             ".multi_hot", whole("size of multi_hot", size, 1, WIDEST), _number(dtype)
         )
 
     @door
     def normalize(self, mean: Any, std: Any) -> C:
-        """See ``Column.normalize``."""
+        """Check the arguments of ``Column.normalize``, and return its result."""
         made: C = (self._column - _moment("mean", mean)) / _moment("std", std)
         return made
 
     @door
     def replace(self, mapping: Any) -> C:
-        """See ``Column.replace``."""
+        """Check the arguments of ``Column.replace``, and return its result."""
         return self._apply(".replace", *_pairs("replace", mapping))
 
     @door
     def replace_strict(self, mapping: Any, default: Any, return_dtype: Any) -> C:
-        """See ``Column.replace_strict``."""
+        """Check the arguments of ``Column.replace_strict``, and return its result."""
         keys, values = _pairs("replace_strict", mapping)
         other = () if default is ... else (plain(default),)
         kind = _common((*values, *other)) if return_dtype is None else data_type(return_dtype)
@@ -58,12 +58,12 @@ class Encoders(Namespace[C]):
 
     @door
     def lookup(self, vocabulary: Any, default: Any, buckets: object) -> C:
-        """See ``Column.lookup``."""
+        """Check the arguments of ``Column.lookup``, and return its result."""
         return self._apply(".lookup", *looked_up(vocabulary, default, buckets))
 
 
 def looked_up(vocabulary: Any, default: Any, buckets: object) -> tuple[Any, ...]:
-    """Return checked parameters of ``lookup``: words, index of other values, number of buckets."""
+    """Return validated parameters of ``lookup``: words, index of other values, bucket count."""
     if isinstance(vocabulary, str | bytes | Mapping) or not isinstance(vocabulary, Iterable):
         raise PlanError(
             f"lookup needs a list of words, got {vocabulary!r}",
@@ -89,7 +89,7 @@ def _pairs(verb: str, mapping: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
 
 def _distinct(verb: str, keys: tuple[Any, ...]) -> None:
-    """Raise PlanError for duplicate keys, and for keys that no value is equal to (None, NaN)."""
+    """Raise PlanError for duplicate keys, and for keys that equal no value (None, NaN)."""
     odd = [k for k in keys if k is None or (isinstance(k, float) and math.isnan(k))]
     if odd or len(set(keys)) < len(keys):
         raise PlanError(

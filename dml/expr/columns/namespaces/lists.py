@@ -1,4 +1,4 @@
-"""``col("x").list``: functions of lists, named as Polars names them."""
+"""``col("x").list`` has functions of lists, with the names that Polars uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Lists(Sliced[C]):
     _family = "list"
 
     def len(self) -> C:
-        """Return the number of elements, including nulls: ``len(x)``, int64."""
+        """Return the number of elements, including nulls (int64)."""
         return self._apply("list.len")
 
     @door
@@ -35,14 +35,14 @@ class Lists(Sliced[C]):
         return self._apply("list.get", -1, True)  # noqa: FBT003 - null_on_oob
 
     def sum(self) -> C:
-        """Return the sum, 0 if empty: int64 (wraps) of integers, or in float64 from left to right.
+        """Return the sum, 0 if empty: int64 with overflow, or float64 added from left to right.
 
-        A sum of float32 is rounded to float32 once, at its end.
+        The sum of float32 elements is rounded to float32 once, at the end.
         """
         return self._apply("list.sum")
 
     def mean(self) -> C:
-        """Return the float64 sum over the count, as float32 for float32; null if empty."""
+        """Return the float64 sum divided by the count, float32 for float32; null if empty."""
         return self._apply("list.mean")
 
     def min(self) -> C:
@@ -60,15 +60,18 @@ class Lists(Sliced[C]):
 
     @door
     def join(self, separator: str, *, ignore_nulls: bool = True) -> C:
-        """Return ``separator.join(x)``; skip nulls, or if not ``ignore_nulls``, give null."""
+        """Return the elements joined by ``separator``, skipping nulls.
+
+        If not ``ignore_nulls``, a list with a null gives null.
+        """
         return self._apply("list.join", text("the separator", separator), bool(ignore_nulls))
 
     def any(self) -> C:
-        """Return ``contains(True)``, for lists of booleans."""
+        """Return True if any element is True, in a list of booleans: ``contains(True)``."""
         return self.contains(item=True)
 
     def all(self) -> C:
-        """Return ``~contains(False)``, for lists of booleans."""
+        """Return True if no element is False, in a list of booleans: ``~contains(False)``."""
         found: Any = self.contains(item=False)
         made: C = ~found
         return made
@@ -97,14 +100,14 @@ class Lists(Sliced[C]):
 
     @door
     def eval(self, expression: Any) -> C:
-        """Return the list of the values of ``expression`` for each element, ``dml.element()``."""
+        """Return the list of values of ``expression``, where ``dml.element()`` is each element."""
         kind = type(self._column)
         inner = expression.value if isinstance(expression, kind) else lit(plain(expression))
         return self._apply("list.eval", over_element(inner))
 
     @door
     def ngrams(self, n: int, max_n: int | None = None, *, separator: str = " ") -> C:
-        """Return ``separator.join`` of every run of ``n`` texts, then of n + 1, up to ``max_n``.
+        """Return the joined n-grams (``n`` consecutive texts), then those of n + 1 up to ``max_n``.
 
         Nulls are removed first; a list shorter than ``n`` has no n-grams.
         """
@@ -114,7 +117,7 @@ class Lists(Sliced[C]):
     def to_tensor(self, width: int, pad_value: Any = 0, *, truncate: bool = False) -> C:
         """Return the elements as a tensor ``(width,)``, filled up with ``pad_value``.
 
-        A row with a null element is null. A longer list raises CastError, or is cut off with
+        A row with a null element is null. A longer list raises CastError, or is truncated with
         ``truncate``.
         """
         size = whole("width of to_tensor", width, 1, WIDEST)

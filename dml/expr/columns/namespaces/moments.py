@@ -1,4 +1,4 @@
-"""``col("x").dt``: functions of dates and times, named as Polars names them."""
+"""``col("x").dt`` has functions of dates and times, with the names that Polars uses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _field(name: str, doc: str) -> Callable[[Namespace[C]], C]:
 
 
 class Moments(Namespace[C]):
-    """Functions of a column of dates or times, int64 but for ``date``; null gives null.
+    """Functions of a column of dates or times; most return int64, and null for null.
 
     Fields of a timestamp with a time zone are those of its local time; ``epoch`` counts in UTC.
     """
@@ -90,7 +90,7 @@ class Moments(Namespace[C]):
 
     @door
     def strftime(self, format: str) -> C:
-        """Format the time as text, by the directives %Y, %m, %d, %H, %M, %S, %f and %%."""
+        """Format the time as text, with the directives %Y, %m, %d, %H, %M, %S, %f and %%."""
         return self._apply("dt.strftime", a_format(format, once=False))
 
     to_string = strftime

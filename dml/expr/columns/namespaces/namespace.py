@@ -38,7 +38,7 @@ class Namespace(Generic[C]):
 
 
 class Sliced(Namespace[C]):
-    """The base of the namespaces of text and lists, which have slices of characters or elements."""
+    """The base of the namespaces of text and lists, which can slice characters or elements."""
 
     __slots__ = ()
     _family: ClassVar[str]
@@ -92,7 +92,7 @@ def over_element(value: Value) -> Value:
 
 
 def a_format(form: object, *, once: bool) -> str:
-    """Return the time format ``form``; raise PlanError for unknown or missing directives.
+    """Return the time format ``form``; raise PlanError if it has unknown directives or none.
 
     With ``once``, as for parsing, each directive may occur once.
     """
@@ -111,7 +111,7 @@ def a_format(form: object, *, once: bool) -> str:
 
 
 def some_text(what: str, value: object) -> str:
-    """Return ``value``; raise PlanError, which calls it ``what``, for empty or other values."""
+    """Return ``value``; raise PlanError, which calls it ``what``, unless it is non-empty text."""
     found = text(what, value)
     if not found:
         raise PlanError(

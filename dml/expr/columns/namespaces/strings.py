@@ -1,4 +1,4 @@
-"""``col("x").str``: functions of text, named as Polars names them."""
+"""``col("x").str`` has functions of text, with the names that Polars uses."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class Strings(Sliced[C]):
         return self._apply("str.len_bytes")
 
     def to_lowercase(self) -> C:
-        """Convert each character to its simple lower case, so that lengths stay."""
+        """Convert each character to its simple lower case, which keeps the number of characters."""
         return self._apply("str.to_lowercase")
 
     def to_uppercase(self) -> C:
-        """Convert each character to its simple upper case, so that lengths stay: "ß" gives "ẞ"."""
+        """Convert each character to its simple upper case, always one character: "ß" gives "ẞ"."""
         return self._apply("str.to_uppercase")
 
     def reverse(self) -> C:
-        """Return ``s[::-1]``: code points in reverse, combining marks apart from letters."""
+        """Return ``s[::-1]``: code points in reverse, so combining marks precede their letters."""
         return self._apply("str.reverse")
 
     @door
@@ -57,12 +57,12 @@ class Strings(Sliced[C]):
 
     @door
     def strip_chars_start(self, characters: str | None = None) -> C:
-        """Return ``s.lstrip(characters)``."""
+        """Return ``s.lstrip(characters)``: remove characters, or white space, at the start."""
         return self._apply("str.strip_chars_start", _characters(characters))
 
     @door
     def strip_chars_end(self, characters: str | None = None) -> C:
-        """Return ``s.rstrip(characters)``."""
+        """Return ``s.rstrip(characters)``: remove characters, or white space, at the end."""
         return self._apply("str.strip_chars_end", _characters(characters))
 
     @door
@@ -128,8 +128,8 @@ class Strings(Sliced[C]):
     def count_matches(self, pattern: str, *, literal: bool = False) -> C:
         """Return the number (int64) of matches of the pattern, or of the ``literal`` text.
 
-        A pattern must match at least one character. Each search sees only the text after the
-        previous match.
+        A pattern must match at least one character. Each search starts after the previous match,
+        and ``^`` matches there.
         """
         found = some_text("the pattern", pattern)
         if not literal:
@@ -138,20 +138,20 @@ class Strings(Sliced[C]):
 
     @door
     def to_integer(self, *, strict: bool = True) -> C:
-        """Convert digits with an optional sign to int64; else CastError, null unless ``strict``."""
+        """Parse digits with an optional sign as int64; else CastError, null if not ``strict``."""
         return self._apply("str.to_integer", bool(strict))
 
     @door
     def to_float(self, *, strict: bool = True) -> C:
-        """Convert a decimal number, inf or nan to float64; otherwise as ``to_integer``."""
+        """Parse a decimal number, inf or nan as float64; errors are those of ``to_integer``."""
         return self._apply("str.to_float", bool(strict))
 
     @door
     def to_datetime(self, format: str = "%Y-%m-%d %H:%M:%S", *, strict: bool = True) -> C:
-        """Parse text in ``format`` as timestamp[us]; other text raises (null if not ``strict``).
+        """Parse text as timestamp[us]; invalid text raises CastError, or is null if not ``strict``.
 
-        Directives are %Y (4 digits), %m, %d, %H, %M, %S (2), %f (6) and %%; fields that the format
-        lacks are those of 1970-01-01. The error is a CastError.
+        Directives of ``format`` are %Y (4 digits), %m, %d, %H, %M, %S (2), %f (6) and %%. Missing
+        fields are those of 1970-01-01, 0 o'clock.
         """
         return self._apply("str.to_datetime", a_format(format, once=True), bool(strict))
 
@@ -197,10 +197,10 @@ class Strings(Sliced[C]):
 
     @door
     def tokenize_words(self, pattern: str | None = None, *, lower: bool = False) -> C:
-        """Return the parts that ``pattern`` separates as a list of text, without empty parts.
+        """Return the parts between matches of ``pattern`` as a list of text, without empty parts.
 
-        Without a pattern, ASCII white space separates. A pattern must match at least one character,
-        and each search sees only the text after the previous match. ``lower`` applies
+        Without a pattern, ASCII white space separates. A pattern must match at least one character.
+        Each search starts after the previous match, and ``^`` matches there. ``lower`` applies
         ``to_lowercase`` first.
         """
         if lower:
@@ -214,7 +214,7 @@ class Strings(Sliced[C]):
 
     @door
     def ngrams(self, n: int, max_n: int | None = None) -> C:
-        """Return every run of ``n`` characters as a list; then of n + 1, up to ``max_n``."""
+        """Return the list of all n-grams (``n`` consecutive characters), then up to ``max_n``."""
         return self._apply("str.ngrams", *widths(n, max_n))
 
     def encode(self) -> C:
@@ -227,7 +227,7 @@ class Strings(Sliced[C]):
 
 
 def _never_empty(pattern: str) -> None:
-    """Raise PlanError if the pattern can match the empty string, at an end or elsewhere."""
+    """Raise PlanError if the pattern can match the empty string at any position."""
     _compiled(pattern)
     sides = {"": "", "a": "a", " ": " ", "\n": r"\n"}
     for before, after in itertools.product(sides, sides):

@@ -1,4 +1,4 @@
-"""``col("x").struct``: functions of structs, named as Polars names them."""
+"""``col("x").struct`` has functions of structs, with the names that Polars uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``col("x").tensor``: functions of columns of fixed-shape tensors."""
+"""``col("x").tensor`` has functions of columns of fixed-shape tensors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Tensors(Namespace[C]):
 
     @door
     def transpose(self, *axes: int) -> C:
-        """Reorder the axes as in ``axes``; without arguments, reverse their order."""
+        """Permute the axes into the order ``axes``; without arguments, reverse their order."""
         return self._apply("tensor.transpose", _numbers("axis of transpose", axes) or None)
 
     @door
@@ -57,7 +57,7 @@ class Tensors(Namespace[C]):
 
     @door
     def crop(self, size: Sequence[int], offset: Sequence[int] | None = None) -> C:
-        """Return the part of ``size`` from ``offset`` on, or else from the middle, rounded down."""
+        """Return the part of shape ``size`` that begins at ``offset``, or else in the middle."""
         start = None if offset is None else _numbers("offset of crop", offset, 0)
         return self._apply("tensor.crop", _numbers("size of crop", size, 1), start)
 
@@ -65,14 +65,14 @@ class Tensors(Namespace[C]):
     def sum(self, axes: Axes = None) -> C:
         """Return the sum along ``axes``, or of all elements.
 
-        Integers are summed in int64, which wraps. Floats are added in float64, in row-major order
-        from 0.0 on, and the sum is rounded to their type once.
+        Integers are summed in int64 with overflow. Floats are added in float64, in row-major order
+        starting from 0.0, and the sum is rounded to their type once.
         """
         return self._apply("tensor.sum", _axes("sum", axes))
 
     @door
     def mean(self, axes: Axes = None) -> C:
-        """Return the sum, added as by ``sum``, over the count: float64, or float32 for float32."""
+        """Return the mean, adding as ``sum`` does: float64, or float32 for float32."""
         return self._apply("tensor.mean", _axes("mean", axes))
 
     def to_list(self) -> C:
