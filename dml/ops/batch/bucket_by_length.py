@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
@@ -14,11 +13,11 @@ from dml.data.list_marks import lengths_of, plain
 from dml.data.schema import Schema, code_of, shape_of, short
 from dml.errors import NullValueError, PlanError, SchemaError
 from dml.expr.facts import ResumeCost, Rows
-from dml.expr.flow import GatherQuota
 from dml.expr.node import Node, op
 from dml.expr.user_call import blamed
 from dml.kernels.arrow_ops import compute
 from dml.kernels.functions.function import is_bytes, is_text
+from dml.kernels.vec import validity
 from dml.ops.batch.keyed_batches import Key, KeyedBatches, KeyedRows
 from dml.ops.unary import require_unbatched
 
@@ -94,16 +93,14 @@ class BucketByLength(Node):
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow that buffers rows by bucket."""
-        return KeyedBatches(
-            partial(open_input, epoch),
-            position,
-            self._keyed,
-            lambda bucket: self.sizes[cast("int", bucket)],
-            GatherQuota(self, at.hold_bytes),
-            drop_last=self.drop_last,
-        )
+        return KeyedBatches(self, open_input, epoch, position, at)
 
-    def _keyed(self, block: Block) -> KeyedRows:
+    def size(self, bucket: Key) -> int:
+        """Return the rows of a full batch of ``bucket``."""
+        return self.sizes[cast("int", bucket)]
+
+    def keyed(self, block: Block) -> KeyedRows:
+        """Return the buckets of the rows of ``block``, up to the first row without a length."""
         kind, values = self._measured(block.schema), block[self.column]
         keys: list[Key] = list(range(len(self.sizes)))
         nulls = absent(values)
@@ -131,11 +128,8 @@ class BucketByLength(Node):
 
 def absent(values: Values) -> np.ndarray:
     """Return the indices of the null values, ascending."""
-    if isinstance(values, pa.Array):
-        if not values.null_count:
-            return np.zeros(0, np.int64)
-        return np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
-    return np.zeros(0, np.int64) if values.valid is None else np.flatnonzero(~values.valid)
+    valid = validity(values) if isinstance(values, pa.Array) else values.valid
+    return np.zeros(0, np.int64) if valid is None else np.flatnonzero(~valid)
 
 
 def _lengths(values: Values, kind: pa.DataType) -> np.ndarray:

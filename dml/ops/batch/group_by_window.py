@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -13,9 +12,8 @@ from dml.data.block import Block, to_arrow
 from dml.data.schema import Schema, code_of, shape_of, short
 from dml.errors import SchemaError
 from dml.expr.facts import ResumeCost, Rows
-from dml.expr.flow import GatherQuota
 from dml.expr.node import Node, op
-from dml.ops.batch.keyed_batches import KeyedBatches, KeyedRows
+from dml.ops.batch.keyed_batches import Key, KeyedBatches, KeyedRows
 from dml.ops.unary import require_unbatched
 
 if TYPE_CHECKING:
@@ -59,16 +57,14 @@ class GroupByWindow(Node):
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, at: At) -> Flow:
         """Open a flow that buffers rows by key."""
-        return KeyedBatches(
-            partial(open_input, epoch),
-            position,
-            self._keyed,
-            lambda _: self.n,
-            GatherQuota(self, at.hold_bytes),
-            drop_last=self.drop_last,
-        )
+        return KeyedBatches(self, open_input, epoch, position, at)
 
-    def _keyed(self, block: Block) -> KeyedRows:
+    def size(self, _key: Key) -> int:
+        """Return the rows of a full batch."""
+        return self.n
+
+    def keyed(self, block: Block) -> KeyedRows:
+        """Return the keys of the rows of ``block``."""
         kind = key_of(block.schema, self.column, "group_by_window")
         column = to_arrow(block[self.column], kind).dictionary_encode(null_encoding="encode")
         return KeyedRows(np.asarray(column.indices), column.dictionary.to_pylist())

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from dml.data.block import Block, concat
 from dml.errors import DmlError
-from dml.expr.flow import CHUNK, GATHERED
+from dml.expr.flow import CHUNK, GATHERED, GatherQuota
 
 if TYPE_CHECKING:
-    from dml.expr.flow import Flow, GatherQuota, Position
+    from dml.expr.flow import At, Opener, Position
 
 Key: TypeAlias = "int | str | None"
 # A saved state has at most so many keys and letters; with more, all rows are read again.
@@ -44,7 +44,7 @@ class _Origin:
 
     before: Position | None
     row: int
-    counts: list[tuple[Key, int]] | None
+    counts: list[list[Any]] | None
     held: int = 0
 
 
@@ -83,8 +83,16 @@ class _Turn(NamedTuple):
     rows: np.ndarray
 
 
+def saved_counts(keys: Collection[Key], counts: Iterable[int]) -> list[list[Any]] | None:
+    """Return pairs of a key and its number of rows; None if too large for a saved state."""
+    if len(keys) > MOST_KEYS:
+        return None
+    letters = sum(len(key) for key in keys if isinstance(key, str))
+    return list(map(list, zip(keys, counts, strict=True))) if letters <= MOST_LETTERS else None
+
+
 class KeyedBatches:
-    """A flow of batches of ``size(key)`` rows of one key, in the order in which they become full.
+    """A flow of batches of ``node.size(key)`` rows of a key, in the order in which they are full.
 
     At the end the remaining rows of each key follow as a shorter batch, in ascending order of keys,
     None last; with ``drop_last`` they are dropped.
@@ -92,20 +100,18 @@ class KeyedBatches:
 
     def __init__(
         self,
-        open_at: Callable[[Position | None], Flow],
+        node: Any,
+        open_input: Opener,
+        epoch: int,
         position: Position | None,
-        keyed: Callable[[Block], KeyedRows],
-        size: Callable[[Key], int],
-        room: GatherQuota,
-        *,
-        drop_last: bool,
+        at: At,
     ) -> None:
         start = position or {"in": None, "row": 0, "counts": [], "since": 0, "rest": 0}
-        self.keyed, self.size, self.room, self.drop_last = keyed, size, room, drop_last
+        self.node, self.room = node, GatherQuota(node, at.hold_bytes)
         self.groups = {key: _Group(rows) for key, rows in start["counts"]}
         self.origins: dict[int, _Origin] = {}  # of buffered rows, by first row
         self.held_bytes = 0
-        self.input = open_at(start["in"])
+        self.input = open_input(epoch, start["in"])
         self.origin = _Origin(self.input.position(), start["row"], self._counts())
         self.block: Block | None = None
         self.turns: deque[_Turn] = deque()
@@ -154,7 +160,7 @@ class KeyedBatches:
         self.room.rows = sum(origin.held for origin in self.origins.values())
         self.room.held_bytes = GATHERED * self.held_bytes
         self.room.take(block)
-        found = self.keyed(block)
+        found = self.node.keyed(block)
         self.error = found.error
         self.block = block.slice(0, len(found.codes)) if found.error is not None else block
         self._plan(found)
@@ -168,7 +174,7 @@ class KeyedBatches:
         for code, index in enumerate(np.split(order, ends[:-1])):
             key, start = found.keys[code], 0
             group = self.groups.get(key)
-            stop = size = self.size(key)
+            stop = size = self.node.size(key)
             stop -= 0 if group is None else group.rows
             while stop <= len(index):
                 turns.append(_Turn(int(index[stop - 1]), key, index[start:stop]))
@@ -216,19 +222,14 @@ class KeyedBatches:
 
     def _rests(self, skip: int) -> Iterator[Block]:
         """Yield the batches that never became full, without the first ``skip`` of them."""
-        keys = [] if self.drop_last else sorted(self.groups, key=_placed)
+        keys = [] if self.node.drop_last else sorted(self.groups, key=_placed)
         self.rests = skip
         for key in keys[skip:]:
             self.rests += 1
             yield concat(self.groups[key].blocks)
 
-    def _counts(self) -> list[tuple[Key, int]] | None:
-        """Return pairs of a key and its number of rows; None if too large for a saved state."""
-        if len(self.groups) > MOST_KEYS:
-            return None
-        letters = sum(len(key) for key in self.groups if isinstance(key, str))
-        counts = [(key, group.rows) for key, group in self.groups.items()]
-        return counts if letters <= MOST_LETTERS else None
+    def _counts(self) -> list[list[Any]] | None:
+        return saved_counts(self.groups, (group.rows for group in self.groups.values()))
 
     def position(self) -> Position:
         """Return the input position before the oldest buffered row, and the rows read since."""

@@ -18,7 +18,7 @@ from dml.expr.user_call import blamed
 from dml.kernels.rows.ids import source_key
 from dml.kernels.rows.random import row_key, uniform
 from dml.ops.batch.group_by_window import key_of
-from dml.ops.batch.keyed_batches import MOST_KEYS, MOST_LETTERS, Key
+from dml.ops.batch.keyed_batches import Key, saved_counts
 from dml.ops.merge.mix import FINEST, in_whole
 from dml.ops.shuffle.shuffle_window import seeded
 from dml.ops.slice.part import Part
@@ -128,7 +128,7 @@ class _Dividing:
         start = position or {"in": None, "drop": 0, "counts": [], "given": 0}
         self.node, self.at = node, at
         self.counts: dict[Key, int] = dict(start["counts"])
-        self.before = self._counted()
+        self.before = saved_counts(self.counts, self.counts.values())
         self.given = self.earlier = int(start["given"])
         self.rows = LocalFlow(self._begin, open_input, epoch, {"in": start["in"], "drop": 0})
         drop = start["drop"]
@@ -136,7 +136,7 @@ class _Dividing:
             drop -= block.n
 
     def _begin(self, input_: Flow) -> Iterator[Block] | None:
-        self.before, self.earlier = self._counted(), self.given
+        self.before, self.earlier = saved_counts(self.counts, self.counts.values()), self.given
         block = input_.pull(CHUNK)
         return None if block is None else self._select(block)
 
@@ -178,13 +178,6 @@ class _Dividing:
             why="the rows of each are counted",
             try_="a column of few values, such as a label",
         )
-
-    def _counted(self) -> list[list[Any]] | None:
-        """Return the counts by class; None if they are too many for a state."""
-        if len(self.counts) > MOST_KEYS:
-            return None
-        letters = sum(len(key) for key in self.counts if isinstance(key, str))
-        return [list(pair) for pair in self.counts.items()] if letters <= MOST_LETTERS else None
 
     def pull(self, most: int) -> Block | None:
         """Return up to ``most`` rows of the part; None at the end."""

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import dml
 from dml import col
 from dml.errors import MemoryContractError, PlanError, SchemaError
+from dml.ops.batch import keyed_batches
 from dml.ops.slice import stratum
 from tests.expr.checks import QUIET, agrees, holds, node_of, numbers, table
 
@@ -108,7 +109,7 @@ def test_a_state_is_small_with_few_classes_and_with_many(monkeypatch: pytest.Mon
         part = ds.split([0.5, 0.5], stratify="label")[0]
         it = iter(part)
         assert max(len(json.dumps(it.state_dict())) for _ in it) < 4096
-    monkeypatch.setattr(stratum, "MOST_KEYS", 2)
+    monkeypatch.setattr(keyed_batches, "MOST_KEYS", 2)
     holds(labelled([1, 2, 1, 3, 4, 1, 2, 2, 3] * 2, 2).split([0.5, 0.5], stratify="label")[0])
 
 
