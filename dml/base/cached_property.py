@@ -9,7 +9,10 @@ two values are equal, and the first one is stored.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+M = TypeVar("M", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
     from functools import cached_property
@@ -25,4 +28,22 @@ else:
             return instance.__dict__.setdefault(self.attrname, self.func(instance))
 
 
-__all__ = ["cached_property"]
+def remembered(method: M) -> M:
+    """Return a method of one argument that computes each result once, and keeps it in the instance.
+
+    As for a ``cached_property``, two threads may compute equal results at the same time.
+    """
+    name = f"_{method.__name__}_by_argument"
+
+    @functools.wraps(method)
+    def found(instance: Any, given: Any) -> Any:
+        results = instance.__dict__.setdefault(name, {})
+        result = results.get(given, results)
+        if result is results:
+            result = results[given] = method(instance, given)
+        return result
+
+    return cast("M", found)
+
+
+__all__ = ["cached_property", "remembered"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from dml.base.cached_property import remembered
 from dml.data.block import Block, Values
 from dml.data.schema import TYPES, Schema, short
 from dml.errors import CastError, SchemaError
@@ -188,19 +189,14 @@ class ComputedSegment:
         self.predicate = Predicate(predicate, tried)
         self.names = tuple(names)
         self.programs = Programs(values)
-        self.schemas: dict[Schema, Schema] = {}
-        # values that both compute, and the segment by schema over blocks with these as columns
+        # values that both compute
         twice = shared(predicate, values)
         self.first = Programs(twice) if twice else None
-        self.later: dict[Schema, tuple[Schema, ComputedSegment] | None] = {}
 
+    @remembered
     def schema(self, given: Schema) -> Schema:
         """Return the names and types of the output columns, for blocks of schema ``given``."""
-        found = self.schemas.get(given)
-        if found is None:
-            kinds = self.programs.of(given).types
-            found = self.schemas[given] = Schema(zip(self.names, kinds, strict=True))
-        return found
+        return Schema(zip(self.names, self.programs.of(given).types, strict=True))
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """Yield the output block; if a strict cast fails, the rows before it, then raise."""
@@ -211,7 +207,7 @@ class ComputedSegment:
 
     def _whole(self, block: Block, at: At) -> Block:
         schema = self.schema(block.schema)
-        if self.first is not None and (found := self._later(self.first, block.schema)):
+        if self.first is not None and (found := self._later(block.schema)):
             wider, later = found
             made = evaluate(self.first, block, at).outputs
             return later._whole(Block(wider, (*block.columns, *made), block.ids), at)  # noqa: SLF001
@@ -220,23 +216,22 @@ class ComputedSegment:
         result = evaluate(self.programs, block, at, kept)
         return Block(schema, tuple(result.outputs), ids)
 
-    def _later(self, first: Programs, given: Schema) -> tuple[Schema, ComputedSegment] | None:
+    @remembered
+    def _later(self, given: Schema) -> tuple[Schema, ComputedSegment] | None:
         """Return ``given`` with a column for each of the values ``first``, and a segment over it.
 
         ``first`` are the values that predicate and columns share; the segment reads their columns.
-        Return None if the type of an output column would change.
+        Return None without them, or if the type of an output column would change.
         """
-        if given not in self.later:
-            names = {value: f"shared {n}" for n, value in enumerate(first.values, 1)}
-            kinds = zip(names.values(), first.of(given).types, strict=True)
-            predicate = replaced(self.predicate.parts, names)
-            made = ComputedSegment(predicate, self.names, replaced(self.programs.values, names))
-            wider = Schema((*given.items(), *kinds))
-            same = not given.keys() & set(names.values()) and made.schema(wider) == self.schema(
-                given
-            )
-            self.later[given] = (wider, made) if same else None
-        return self.later[given]
+        if self.first is None:
+            return None
+        names = {value: f"shared {n}" for n, value in enumerate(self.first.values, 1)}
+        kinds = zip(names.values(), self.first.of(given).types, strict=True)
+        predicate = replaced(self.predicate.parts, names)
+        made = ComputedSegment(predicate, self.names, replaced(self.programs.values, names))
+        wider = Schema((*given.items(), *kinds))
+        same = not given.keys() & set(names.values()) and made.schema(wider) == self.schema(given)
+        return (wider, made) if same else None
 
     def _until_failure(self, block: Block, at: At, failure: CastFailure) -> Iterator[Block]:
         """Yield the rows before the first row whose cast fails (by bisection), then raise."""

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.base.arrow_types import is_list
-from dml.base.cached_property import cached_property
+from dml.base.cached_property import remembered
 from dml.checks import element_count
 from dml.data.block import Block, Values, column_bytes, join, mask, take, to_arrow
 from dml.data.list_marks import plain
@@ -284,21 +284,15 @@ class Pack(Node):
                 try_=".pack(...).batch(...)",
             )
 
-    @cached_property
-    def _schemas(self) -> dict[Schema, Schema]:
-        return {}
-
+    @remembered
     def schema_over(self, given: Schema) -> Schema:
         """Return the schema of rows packed from ``given``; raise SchemaError for non-lists."""
-        found = self._schemas.get(given)
-        if found is None:
-            given.require(self.column, "pack")
-            for name in (SEGMENTS, POSITIONS, *self._filled):
-                _present(given, name, wanted=name in self._filled)
-            kinds = {name: self._kind(name, element_of(name, kind)) for name, kind in given.items()}
-            added = dict.fromkeys((SEGMENTS, POSITIONS), self._shape(pa.int32()))
-            found = self._schemas[given] = Schema({**kinds, **added})
-        return found
+        given.require(self.column, "pack")
+        for name in (SEGMENTS, POSITIONS, *self._filled):
+            _present(given, name, wanted=name in self._filled)
+        kinds = {name: self._kind(name, element_of(name, kind)) for name, kind in given.items()}
+        added = dict.fromkeys((SEGMENTS, POSITIONS), self._shape(pa.int32()))
+        return Schema({**kinds, **added})
 
     @property
     def _filled(self) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
-from dml.base.cached_property import cached_property
+from dml.base.cached_property import cached_property, remembered
 from dml.data.block import Block
 from dml.data.schema import Schema
 from dml.expr.columns import computation
@@ -55,22 +55,16 @@ class Filter(Node):
             raise computation.no_truth(self.predicate, kind, given)
         return given
 
-    @cached_property
-    def _segments(self) -> dict[Schema, computation.ComputedSegment]:
-        return {}
+    @remembered
+    def _segment(self, given: Schema) -> computation.ComputedSegment:
+        values = [Value("col", (), (name,)) for name in given.names]
+        return computation.ComputedSegment(self.parts, given.names, values)
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """Yield the kept rows of one block."""
         if not block.n and not self.schema.known:
             return iter(())  # without types, errors belong to the first row that gets here
-        found = self._segments.get(block.schema)
-        if found is None:
-            names = block.schema.names
-            values = [Value("col", (), (name,)) for name in names]
-            found = self._segments[block.schema] = computation.ComputedSegment(
-                self.parts, names, values
-            )
-        return found.run(block, at)
+        return self._segment(block.schema).run(block, at)
 
     def parameters_text(self) -> str:
         """Return the predicate as text."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from dml.base.cached_property import cached_property
+from dml.base.cached_property import remembered
 from dml.data.block import Block
 from dml.data.schema import Schema, code_of
 from dml.errors import InternalError
@@ -43,18 +43,11 @@ class RowWise(Node):
         """Return the names and types of the computed columns."""
         return self._segment(given).schema(given)
 
-    @cached_property
-    def _segments(self) -> dict[Schema, ComputedSegment]:
-        return {}
-
+    @remembered
     def _segment(self, given: Schema) -> ComputedSegment:
-        found = self._segments.get(given)
-        if found is None:
-            columns = self.columns(given)
-            bound = [bind_draws(v, self.ordinal, place) for place, (_, v) in enumerate(columns)]
-            found = ComputedSegment((), [name for name, _ in columns], bound)
-            self._segments[given] = found
-        return found
+        columns = self.columns(given)
+        bound = [bind_draws(v, self.ordinal, place) for place, (_, v) in enumerate(columns)]
+        return ComputedSegment((), [name for name, _ in columns], bound)
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """Yield the computed columns of one block."""

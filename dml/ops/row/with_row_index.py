@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from dml.base.cached_property import cached_property
+from dml.base.cached_property import remembered
 from dml.data.block import Block
 from dml.data.schema import Schema
 from dml.errors import PlanError, SchemaError
@@ -62,23 +62,16 @@ class WithRowIndex(Node):
             f"with_row_index cannot begin at {self.offset!r}", why=why, try_="offset=0"
         )
 
-    @cached_property
-    def _schemas(self) -> dict[Schema, Schema]:
-        return {}
-
+    @remembered
     def schema_over(self, given: Schema) -> Schema:
         """Return the new column and then ``given``; raise SchemaError if it has that column."""
-        found = self._schemas.get(given)
-        if found is None:
-            if self.name in given:
-                raise SchemaError(
-                    f"with_row_index would make a second column {self.name!r}",
-                    why=f"the input has {given}",
-                    try_='with_row_index("another_name")',
-                )
-            found = Schema(((self.name, pa.int64()), *given.items()))
-            self._schemas[given] = found
-        return found
+        if self.name in given:
+            raise SchemaError(
+                f"with_row_index would make a second column {self.name!r}",
+                why=f"the input has {given}",
+                try_='with_row_index("another_name")',
+            )
+        return Schema(((self.name, pa.int64()), *given.items()))
 
     def flow(self, open_input: Opener, epoch: int, position: Position | None, _at: At) -> Flow:
         """Open a flow that numbers the input's rows."""
