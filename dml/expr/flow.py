@@ -218,11 +218,14 @@ class Flow(Protocol):
         """Stop work in progress; a second call does nothing."""
 
 
-class Opener(Protocol):
-    """Opens an operator's input as a flow over an epoch, from a position (None: the start)."""
+Opener: TypeAlias = Callable[[int, "Position | None"], Flow]
+"""Opens an operator's input as a flow over an epoch, from a position (None: the start)."""
 
-    def __call__(self, epoch: int, position: Position | None) -> Flow:
-        """Return a new flow over ``epoch`` of the input, from ``position`` (None: the start)."""
+
+def pass_over(flow: Flow, count: int, *, batched: bool = False) -> None:
+    """Pull and drop the next ``count`` rows, or batches if ``batched``; fewer only at the end."""
+    while count and (block := flow.pull(count)) is not None:
+        count -= 1 if batched else block.n
 
 
 PieceReader: TypeAlias = Callable[[Flow], Iterator[Block] | None]
@@ -247,10 +250,7 @@ class LocalFlow:
         self.given = 0
         self.made: Iterator[Block] = iter(())
         self.rest: Block | None = None
-        drop = start["drop"]
-        while drop:
-            block = self.pull(drop)
-            drop -= block.n if block is not None else drop
+        pass_over(self, start["drop"])
 
     def pull(self, most: int) -> Block | None:
         """Return up to ``most`` rows of output; None at the end."""
@@ -373,10 +373,7 @@ class Again:
         self.out = make(self.input)
         self.rest: Block | None = None
         self.given = 0
-        left: int = (position or {"given": 0})["given"]
-        while left:
-            block = self.pull(left)
-            left -= left if block is None else 1 if batched else block.n
+        pass_over(self, (position or {"given": 0})["given"], batched=batched)
 
     def pull(self, most: int) -> Block | None:
         """Return up to ``most`` rows, or one batch; None at the end."""

@@ -14,6 +14,19 @@ class SameColumns(Node):
     input: Node
 
 
+class BatchesOfRows(Node):
+    """The base of operators that make batches of ``n`` rows, but for the last ones."""
+
+    n: int
+
+    batched = True
+
+    @property
+    def batch_rows(self) -> int:  # type: ignore[override]
+        """Return ``n``, the rows of a full batch."""
+        return self.n
+
+
 def names_text(node: Any) -> str:
     """Return the columns ``names`` of ``node`` as text: its parameters."""
     return ", ".join(map(repr, node.names))

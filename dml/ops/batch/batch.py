@@ -12,7 +12,7 @@ from dml.expr.batch_run import BatchRun
 from dml.expr.facts import Length, Rows
 from dml.expr.flow import GatherQuota, read_rows
 from dml.expr.node import Node, op
-from dml.ops.unary import SameColumns, require_unbatched
+from dml.ops.unary import BatchesOfRows, SameColumns, require_unbatched
 
 if TYPE_CHECKING:
     from dml.data.block import Block
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @op
-class Batch(SameColumns):
+class Batch(SameColumns, BatchesOfRows):
     """Batch groups ``n`` consecutive rows into one element; ``drop_last`` drops a shorter last one.
 
     The row id of a batch is that of its first row.
@@ -32,15 +32,9 @@ class Batch(SameColumns):
     drop_last: bool
 
     rows: ClassVar[Rows] = Rows.GROUPED
-    batched = True
     gathers: ClassVar[int] = 1
     regroups: ClassVar[bool] = True
     total: bool = True
-
-    @property
-    def batch_rows(self) -> int:  # type: ignore[override]
-        """Return ``n``, the rows of a full batch."""
-        return self.n
 
     def check(self) -> None:
         """Raise PlanError for a size that is not positive, and for a batched input."""

@@ -14,14 +14,14 @@ from dml.errors import SchemaError
 from dml.expr.facts import ResumeCost, Rows
 from dml.expr.node import Node, op
 from dml.ops.batch.keyed_batches import Key, KeyedBatches, KeyedRows
-from dml.ops.unary import require_unbatched
+from dml.ops.unary import BatchesOfRows, require_unbatched
 
 if TYPE_CHECKING:
     from dml.expr.flow import At, Flow, Opener, Position
 
 
 @op
-class GroupByWindow(Node):
+class GroupByWindow(BatchesOfRows):
     """Makes batches of ``n`` rows of equal ``column``, and emits each as soon as it is full.
 
     At the end, unless ``drop_last``, the remaining rows follow in shorter batches, in ascending
@@ -37,13 +37,7 @@ class GroupByWindow(Node):
     rows: ClassVar[Rows] = Rows.REGROUPED
     # Position and counts are saved, buffered rows read again.
     resume_cost = ResumeCost(state_bytes=2560, work="back to the oldest row it holds, or one pass")
-    batched = True
     gathers: ClassVar[int] = 2
-
-    @property
-    def batch_rows(self) -> int:  # type: ignore[override]
-        """Return ``n``, the rows of a full batch."""
-        return self.n
 
     def check(self) -> None:
         """Raise PlanError for a size that is not positive, and for a batched input."""

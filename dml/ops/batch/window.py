@@ -13,7 +13,7 @@ from dml.data.block import Block, concat
 from dml.expr.facts import ResumeCost, Rows
 from dml.expr.flow import CHUNK, GatherQuota, read_rows
 from dml.expr.node import Node, op
-from dml.ops.unary import SameColumns, require_unbatched
+from dml.ops.unary import BatchesOfRows, SameColumns, require_unbatched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ WINDOW = 0x77696E646F77
 
 
 @op
-class Window(SameColumns):
+class Window(SameColumns, BatchesOfRows):
     """Makes sliding batches: batch w has the rows ``w * shift + i * stride`` for i below ``n``.
 
     With ``drop_last``, windows that reach beyond the end of the stream are dropped; without it they
@@ -40,14 +40,8 @@ class Window(SameColumns):
     drop_last: bool
 
     rows: ClassVar[Rows] = Rows.WINDOWS
-    batched = True
     gathers: ClassVar[int] = 1
     total: bool = True
-
-    @property
-    def batch_rows(self) -> int:  # type: ignore[override]
-        """Return ``n``, the rows of a full window."""
-        return self.n
 
     def check(self) -> None:
         """Raise PlanError for sizes that are not positive, and for a batched input."""

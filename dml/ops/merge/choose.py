@@ -13,6 +13,7 @@ from dml.data.block import Block, to_arrow
 from dml.data.schema import Schema, code_of, shape_of
 from dml.errors import CastError, DmlError, NullValueError, PlanError, SchemaError
 from dml.expr.facts import ResumeCost, Rows
+from dml.expr.flow import pass_over
 from dml.expr.node import Node, op
 from dml.ops.merge.merge import MOST_ROWS, Merging, Portion, agreed
 from dml.ops.merge.turns import TurnInput, Weaving, count_complete_turns, in_turns
@@ -126,9 +127,7 @@ class _Chosen:
         self.over = False
         self.before = self._here()
         self.since, self.portion = 0, Portion(at)
-        drop = start["drop"]
-        while drop and (block := self.pull(drop)) is not None:
-            drop -= 1 if node.batched else block.n
+        pass_over(self, start["drop"], batched=node.batched)
 
     def pull(self, most: int) -> Block | None:
         """Return up to ``most`` elements, as they are chosen; None at the end."""

@@ -16,6 +16,7 @@ from dml.data.block import Block
 from dml.data.schema import Schema
 from dml.errors import DmlError, UDFError, text_of
 from dml.expr.facts import Needs, ResumeCost, Rows
+from dml.expr.flow import pass_over
 from dml.expr.node import Node, op
 from dml.expr.user_call import UserFunction, blamed, each, raised
 from dml.ops.merge.merge import MOST_ROWS, Portion, same
@@ -256,9 +257,7 @@ class _Cycle:
         self.over = bool(start.get("over"))
         self.portion, self.given = Portion(at), 0
         self.before = self._here()
-        drop = start["drop"]
-        while drop and (block := self.pull(drop)) is not None:
-            drop -= block.n
+        pass_over(self, start["drop"])
 
     def pull(self, most: int) -> Block | None:
         """Return up to ``most`` rows, in turns; None at the end."""

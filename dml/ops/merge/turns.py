@@ -11,6 +11,7 @@ import numpy as np
 from dml.data.block import Block, concat
 from dml.errors import DmlError, InternalError
 from dml.expr.facts import ResumeCost, Rows
+from dml.expr.flow import pass_over
 from dml.expr.node import Node
 from dml.ops.merge.merge import MOST_ROWS, Merging, Portion, agreed
 
@@ -146,9 +147,7 @@ class _Woven:
         ]
         self.before = self._here()
         self.given, self.portion = 0, Portion(at)
-        drop = start["drop"]
-        while drop and (block := self.pull(drop)) is not None:
-            drop -= self._elements(block)
+        pass_over(self, start["drop"], batched=node.batched)
 
     def pull(self, most: int) -> Block | None:
         """Return up to ``most`` elements, in turns; None at the end."""
@@ -158,7 +157,7 @@ class _Woven:
             block = self._one() if self.node.batched else self._some(min(most, self.portion.rows))
             if block is not None:
                 self.portion.learn(block)
-                self.given += self._elements(block)
+                self.given += 1 if self.node.batched else block.n
                 return block
         return None
 
@@ -202,9 +201,6 @@ class _Woven:
     def _of(self, block: Block, number: int) -> Block:
         agreed(self.node, block, number + 1, self.at)
         return dataclasses.replace(block, ids=self.node.derived(block.ids, number), rows=None)
-
-    def _elements(self, block: Block) -> int:
-        return 1 if self.node.batched else block.n
 
     def _here(self) -> dict[str, Any]:
         places = [side.flow.position() for side in self.sides]

@@ -9,6 +9,7 @@ from dml.data.block import Block, block_of, concat
 from dml.data.schema import UNKNOWN, Schema
 from dml.errors import DmlError, PlanError, SchemaError
 from dml.expr.facts import Length, Rows
+from dml.expr.flow import pass_over
 from dml.expr.node import Node, op
 from dml.ops.merge.merge import Portion
 
@@ -97,9 +98,7 @@ class _Aligned:
         self.before, self.aligned = self._places(), True
         self.given, self.over, self.portion = 0, start["over"], Portion(at)
         self.error: DmlError | None = None
-        drop = start["drop"]
-        while drop and (block := self.pull(drop)) is not None:
-            drop -= block.n
+        pass_over(self, start["drop"])
 
     def pull(self, most: int) -> Block | None:
         """Return up to ``most`` rows, as many as every input has at once; None at the end."""

@@ -12,7 +12,7 @@ from dml.data.block import Block, to_arrow
 from dml.data.schema import Schema
 from dml.errors import MemoryContractError, PlanError, SchemaError
 from dml.expr.facts import ResumeCost, Rows
-from dml.expr.flow import CHUNK, LocalFlow
+from dml.expr.flow import CHUNK, LocalFlow, pass_over
 from dml.expr.node import Node, op
 from dml.expr.user_call import blamed
 from dml.kernels.rows.ids import source_key
@@ -131,9 +131,7 @@ class _Dividing:
         self.before = saved_counts(self.counts, self.counts.values())
         self.given = self.earlier = int(start["given"])
         self.rows = LocalFlow(self._begin, open_input, epoch, {"in": start["in"], "drop": 0})
-        drop = start["drop"]
-        while drop and (block := self.pull(drop)) is not None:
-            drop -= block.n
+        pass_over(self, start["drop"])
 
     def _begin(self, input_: Flow) -> Iterator[Block] | None:
         self.before, self.earlier = saved_counts(self.counts, self.counts.values()), self.given
