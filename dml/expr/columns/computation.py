@@ -137,8 +137,8 @@ class Predicate:
         """Raise SchemaError unless every part is boolean; some types are known only at run time."""
         if self.parts and given not in self.checked:
             for part, kind in zip(self.parts, lower(self.parts, given).types, strict=True):
-                if kind not in (pa.bool_(), pa.null()):
-                    raise no_truth(part, kind, given)
+                if not pa.types.is_null(kind):
+                    require_truth(part, kind, given)
             self.checked.add(given)
 
     def keep(self, block: Block, at: At) -> np.ndarray | None:
@@ -155,13 +155,14 @@ class Predicate:
         return index
 
 
-def no_truth(value: Value, kind: pa.DataType, given: Schema) -> SchemaError:
-    """Return the error for a filter's predicate that is not boolean."""
-    return SchemaError(
-        f"filter needs a boolean, {value_text(value)} is {short(kind)}",
-        why=f"the input has {given}",
-        try_="compare it, for instance (... != 0)",
-    )
+def require_truth(value: Value, kind: pa.DataType, given: Schema) -> None:
+    """Raise SchemaError for a filter's predicate of another type than boolean."""
+    if kind != pa.bool_():
+        raise SchemaError(
+            f"filter needs a boolean, {value_text(value)} is {short(kind)}",
+            why=f"the input has {given}",
+            try_="compare it, for instance (... != 0)",
+        )
 
 
 def truth(flags: Values, n: int) -> np.ndarray:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from dml.data.block import Block, concat
 from dml.data.schema import Schema
 from dml.errors import DmlError
-from dml.expr.flow import CHUNK
+from dml.expr.flow import CHUNK, pass_over
 from dml.kernels.rows.ids import mix64
 from dml.kernels.rows.key_matching import INDEX_BYTES, hashed
 from dml.kernels.vec import Vec
@@ -159,8 +159,7 @@ class Partitioned:
 
     def skip(self, rows: int) -> None:
         """Skip ``rows`` result rows that were returned before the saved position."""
-        while rows and (block := self.pull(rows)) is not None:
-            rows -= block.n
+        pass_over(self, rows)
 
     def pull(self, most: int) -> Block | None:
         """Return up to ``most`` rows; None at the end."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-import pyarrow as pa
-
 from dml.base.cached_property import cached_property, remembered
 from dml.data.block import Block
 from dml.data.schema import Schema
@@ -50,9 +48,7 @@ class Filter(Node):
 
     def schema_over(self, given: Schema) -> Schema:
         """Return the input's schema; raise SchemaError unless the predicate is boolean."""
-        kind = type_of(self.predicate, given)
-        if kind != pa.bool_():
-            raise computation.no_truth(self.predicate, kind, given)
+        computation.require_truth(self.predicate, type_of(self.predicate, given), given)
         return given
 
     @remembered

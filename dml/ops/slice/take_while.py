@@ -8,7 +8,6 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
 
 from dml.data.block import Block
 from dml.data.schema import Schema
@@ -58,9 +57,7 @@ class TakeWhile(Skipping):
     def schema_over(self, given: Schema) -> Schema:
         """Return the input's schema; raise SchemaError unless an expression is boolean."""
         if isinstance(self.test, Value):
-            kind = type_of(self.test, given)
-            if kind != pa.bool_():
-                raise computation.no_truth(self.test, kind, given)
+            computation.require_truth(self.test, type_of(self.test, given), given)
         return given
 
     def passing(self, block: Block, at: At) -> Iterator[np.ndarray]:
