@@ -96,7 +96,7 @@ def _until_false(call: Callable[..., Any], rows: Sequence[Any], out: list[bool])
             return
 
 
-class _Passing:
+class _Passing(LocalFlow):
     def __init__(
         self,
         node: TakeWhile,
@@ -108,9 +108,9 @@ class _Passing:
         start = position or {"in": None, "done": False}
         self.node, self.at = node, at
         self.ended = self.done = bool(start["done"])
-        self.rows = LocalFlow(self._begin, open_input, epoch, start["in"])
+        super().__init__(self._begin, open_input, epoch, start["in"])
         if self.done:
-            self.rows.close()
+            self.close()
 
     def _begin(self, input_: Flow) -> Iterator[Block] | None:
         block = None if self.ended else input_.pull(CHUNK)
@@ -156,16 +156,12 @@ class _Passing:
 
     def pull(self, most: int) -> Block | None:
         """Return up to ``most`` rows that pass; None at the end."""
-        block = None if self.done else self.rows.pull(most)
+        block = None if self.done else super().pull(most)
         if block is None and not self.done:
             self.done = True
-            self.rows.close()
+            self.close()
         return block
 
     def position(self) -> Position:
         """Return the position among the passing rows, and whether they have ended."""
-        return {"in": self.rows.position(), "done": self.done}
-
-    def close(self) -> None:
-        """Close the input."""
-        self.rows.close()
+        return {"in": super().position(), "done": self.done}
