@@ -188,8 +188,9 @@ class Rounds:
         self.by = ByColumns(**vars(order), together=together) if columns else ByKey(order.keys)
         self.exchange = Exchange(self.opening.settings)
         job = spread.run.job(epoch, finishing=spread.finishing)
-        where = {"exchange": self.exchange.name, "root": self.exchange.root}
-        self.job = RunsJob(**vars(job), by=self.by, **where)
+        where: dict[str, Any] = {"exchange": self.exchange.name, "root": self.exchange.root}
+        same = {each.name: getattr(job, each.name) for each in dataclasses.fields(job)}
+        self.job = RunsJob(**same, by=self.by, **where)
         units, unit_at = self.job.reading.places, self.job.reading.unit_at
         self.each = units_each(units, unit_at, spread.run.target_bytes)
         self.tasks = TaskList(0, units, self.each, 0)

@@ -66,11 +66,8 @@ class PieceTape:
 
 
 @dataclasses.dataclass
-class Played(PartitionFeed):
-    """A feed of available pieces; ``whole`` is True if no more pieces follow.
-
-    The other methods of a feed do nothing: no task runs, and no memory is accounted for.
-    """
+class Played:
+    """A feed of available pieces; ``whole`` is True if no more pieces follow."""
 
     pieces: list[Piece]
     whole: bool
@@ -83,6 +80,14 @@ class Played(PartitionFeed):
         if not self.whole:
             raise StarvedError
         return None
+
+    def release(self) -> None:
+        """Do nothing: no memory is accounted for."""
+
+    def settled(self) -> None:
+        """Do nothing: no task runs."""
+
+    close = settled
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,7 +36,7 @@ def test_a_function_of_text_in_both_is_computed_once() -> None:
     made = work(ds.with_columns(n=col("clean").str.len_bytes() + col("id")))
     assert made.first is not None
     assert made.first.values == (CLEAN.value,)
-    found = made._later(made.first, flights().schema)
+    found = made._later(flights().schema)
     assert found is not None
     later = found[1]
     assert not ops(later.predicate.parts) & {op for op in ops([CLEAN.value]) if "." in op}
