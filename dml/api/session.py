@@ -59,10 +59,9 @@ from dml.exec.tasks.replay_check import impure
 from dml.exec.tasks.skipped_rows import Allowance, Later
 from dml.expr.flow import At, Position, Spill
 from dml.expr.node import Node
+from dml.expr.tree_text import tree
 from dml.fleet.collector import Collector, telemetry_root
 from dml.kernels.compiled.tier_choice import KernelTiers
-from dml.optimize.explain.physical_text import physical_text
-from dml.optimize.explain.stations import STATIONS, explained
 from dml.optimize.fingerprints import fingerprint_of, parts_of
 from dml.optimize.phases import Optimized, optimize
 from dml.physical.lanes import has_parallel_work
@@ -211,7 +210,7 @@ def _started(
         at=time.time(),
         job=PROCESS,
         fingerprints={"fleet": plan.fingerprint, "shape": shape},
-        pipeline=explained(stations, "written"),
+        pipeline=tree(stations.written),
         epoch=epoch,
         options={
             "executor": settings.executor,
@@ -294,6 +293,9 @@ def _watched(run: Streaming, stations: Optimized, settings: Settings) -> Streami
         return _begun(naive, plainly, RunResources.of(plainly, naive), run.at.epoch, tiers)
 
     def station_texts() -> dict[str, str]:
+        from dml.optimize.explain.physical_text import physical_text
+        from dml.optimize.explain.stations import STATIONS, explained
+
         stories = {name: explained(stations, name) for name in STATIONS}
         return {**stories, "as-written": physical_text(naive)}
 

@@ -20,8 +20,6 @@ from dml.expr.flow import CHUNK, GATHERED, GatherQuota
 
 if TYPE_CHECKING:
     from dml.expr.flow import At, Opener, Position
-    from dml.ops.batch.bucket_by_length import BucketByLength
-    from dml.ops.batch.group_by_window import GroupByWindow
 
 Key: TypeAlias = "int | str | None"
 # A saved state has at most so many keys and letters; with more, all rows are read again.
@@ -102,7 +100,7 @@ class KeyedBatches:
 
     def __init__(
         self,
-        node: GroupByWindow | BucketByLength,
+        node: Any,
         open_input: Opener,
         epoch: int,
         position: Position | None,
