@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from dml.optimize.search.arrangement import locks
 from dml.optimize.search.dynamic_programme import DriverCosts
 from dml.profile import NOISE, TURNS
 from dml.settings import AUTOTUNE, Settings, parse_bytes
-from dml.verify.simulate.answer import REACHED, Outlook, WhatIf, basis_of, outlook_of
+from dml.verify.simulate.answer import REACHED, Basis, Outlook, WhatIf, basis_of, outlook_of
 from dml.verify.simulate.forecast import Foreseen, foresee
 from dml.verify.simulate.run_model import GUESS, HISTORY, MEASURED, ModelWork, RunPlace, model_of
 
@@ -244,11 +245,11 @@ def what_if(
 
     ``events`` are those of the pipeline's last run; empty if there was none.
     """
-    return _Foreseeing(node, settings, WhatIfSettings(*given), events).answer()
+    return RunForecaster(node, settings, WhatIfSettings(*given), events).answer()
 
 
-class _Foreseeing:
-    """One forecast: it computes operator costs once, and simulates runs with any resources."""
+class RunForecaster:
+    """Forecasts runs of a pipeline: it computes operator costs once, and simulates any settings."""
 
     def __init__(
         self, node: Node, settings: Settings, asked: WhatIfSettings, events: Sequence[Event]
@@ -273,11 +274,10 @@ class _Foreseeing:
             then = self._reaching(asked.rows_per_s)
         else:
             then = self.outlook(self._workers(), asked)
-        beliefs = [_belief(work) for work in self.works if work.seconds]
         return WhatIf(
             now,
             then,
-            basis_of(self.works, total(beliefs).sigma if beliefs else 0.0),
+            self.basis(),
             self.rows,
             self._more(then),
             self.last.seconds if self.last.whole else None,
@@ -285,6 +285,24 @@ class _Foreseeing:
             self._step_s(asked),
             self.a_pass,
         )
+
+    def basis(self) -> Basis:
+        """Return where the costs of the operators come from."""
+        beliefs = [_belief(work) for work in self.works if work.seconds]
+        return basis_of(self.works, total(beliefs).sigma if beliefs else 0.0)
+
+    def seconds_with(self, options: Mapping[str, Any]) -> float:
+        """Return the forecast seconds with ``options`` in the settings; inf if no run is possible.
+
+        A cluster whose workers are unknown cannot be forecast either.
+        """
+        other = copy.copy(self)
+        other.settings = dataclasses.replace(self.settings, **options)
+        other.usual = other._usual()  # noqa: SLF001 (of the same class)
+        try:
+            return other.at(other._workers(), self.asked, bounded=False)[0].seconds  # noqa: SLF001
+        except (PlanError, MemoryContractError):
+            return math.inf
 
     def _now(self) -> Outlook | None:
         """Forecast a run with present settings; None if workers are unknown or lack resources."""
