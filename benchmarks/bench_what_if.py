@@ -1,11 +1,12 @@
-"""This file compares what is foreseen with what runs take, in twenty scenarios that sleep.
+"""This file compares what is foreseen with what runs take, in scenarios that sleep.
 
     python benchmarks/bench_what_if.py
 
-Functions sleep, so that they hold slots and not cores and their work is the same whatever else the
-machine does. Each pipeline runs once with two workers; from that run alone ``what_if`` foresees the
-others, which then take place. Two minutes. On a busy machine sleepers wake late: what a run takes
-more than it should is then no fault of what was foreseen.
+Atoms, rows of one unit, shuffled rows and batches are processed. Functions sleep, so that they hold
+slots and not cores, and their work is the same whatever else the machine does. Each pipeline runs
+once with two workers; from that run alone ``what_if`` foresees the others, which then take place.
+Two minutes. On a busy machine sleepers wake late: what a run takes more than it should is then no
+fault of what was foreseen.
 """
 
 from __future__ import annotations
@@ -43,20 +44,27 @@ class Case:
     stages: tuple[tuple[float, int | None], ...]
     asked: tuple[dict[str, Any], ...]
     rows: int = 160
+    of: str = "atoms"
 
     def pipeline(self, folder: str) -> Dataset:
-        """A task of one row each."""
-        ds = dml.range(self.rows, atom_rows=1).with_options(
-            executor="threads", num_workers=2, target_partition_bytes=1, telemetry_dir=folder
-        )
+        """The stages, over atoms of one row, or over rows of one unit as they are, or changed."""
+        options: dict[str, Any] = {"executor": "threads", "num_workers": 2, "telemetry_dir": folder}
+        if self.of == "atoms":
+            ds = dml.range(self.rows, atom_rows=1).with_options(target_partition_bytes=1, **options)
+            for seconds, most in self.stages:
+                asked = {} if most is None else {"concurrency": most}
+                ds = ds.map_batches(sleeping(seconds), batch_size=1, **asked)
+            return ds
+        ds = dml.range(self.rows).with_options(**options)
+        ds = ds.shuffle(20) if self.of == "shuffled" else ds
+        ds = ds.batch(1) if self.of == "batches" else ds
         for seconds, most in self.stages:
-            asked = {} if most is None else {"concurrency": most}
-            ds = ds.map_batches(sleeping(seconds), batch_size=1, **asked)
+            ds = ds.map(sleeping(seconds), concurrency=most)
         return ds
 
     def title(self) -> str:
         stages = (f"{s * 1e3:.0f} ms" + (f" ({n} at once)" if n else "") for s, n in self.stages)
-        return " > ".join(stages)
+        return f"{self.of}: {' > '.join(stages)}"
 
 
 WORKERS = tuple({"workers": n} for n in (1, 4, 8))
@@ -75,6 +83,10 @@ CASES = (
         ),
     ),
     Case(((0.050, None), (0.005, None)), ({"workers": 5}, {"workers": 7}, {"workers": 8}), rows=60),
+    Case(((0.020, None),), WORKERS[1:], of="rows"),
+    Case(((0.010, None), (0.020, 3)), WORKERS[1:], of="rows"),
+    Case(((0.020, None),), WORKERS[1:], of="shuffled"),
+    Case(((0.020, None),), WORKERS[1:], of="batches"),
 )
 
 

@@ -196,7 +196,8 @@ def model_of(
     late_s = math.fsum(each.seconds_at(place) for each in late)
     consumed = _consumed(plan, over, steps[-1], given, place, late_s=late_s)
     read = _stored_bytes(plan, works[0]) / (tasks * steps[0].truth.slices)
-    settling = any(not node.schema.known for node in plan.on_blocks)
+    unknown = any(not node.schema.known for node in plan.on_blocks)
+    settling = unknown and all(each.slices == 1 for each in staged)  # slices settle side by side
     others = (*(work for _, work in over), *(work for each in late for work in each.works))
     return Model(tuple(steps), tasks, budget.stage_bytes, *consumed, read, others, settling)
 
