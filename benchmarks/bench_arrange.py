@@ -115,7 +115,7 @@ def over_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(folder / "narrow.parquet")
     monkeypatch.setattr("benchmarks.bench_optimize.narrow", lambda: dml.read_parquet(path))
     monkeypatch.setattr(
-        "dml.exec.streams.stream_operator.DEEPEST", 1 << 20
+        "dml.exec.streams.plan_run.DEEPEST", 1 << 20
     )  # of operators that are only planned
 
 

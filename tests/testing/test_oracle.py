@@ -19,7 +19,7 @@ from dml.testing.meanings import MEANINGS
 from dml.testing.oracle import Oracle
 from dml.testing.scalars import ids
 
-BASES = {"JoinNode", "Merging", "OfRuns", "PlaceSlice", "RowWise", "Weaving"}
+BASES = {"OneToOne", "JoinNode", "Merging", "OfRuns", "PlaceSlice", "RowWise", "Weaving"}
 MADE_BY_RULES = {
     "Paired",
     "Shared",
