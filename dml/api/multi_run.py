@@ -13,7 +13,7 @@ from typing import Any
 from dml.api.cost_profile import estimates_of
 from dml.api.resources import RunResources, verifies
 from dml.api.run_storage import without
-from dml.api.session import optimized, streamed
+from dml.api.session import choices_of, optimized, streamed
 from dml.errors import PlanError
 from dml.exec.streams.multi_run import FileReceiver, Receiver, RunMember, TableReceiver, outcomes
 from dml.exec.streams.stream import Streaming
@@ -26,6 +26,7 @@ from dml.optimize.explain.physical_text import physical_text
 from dml.optimize.explain.stations import indented
 from dml.optimize.search.shared_prefixes import Together, Weighed, run_shared_once, together
 from dml.physical.operators import RunChoices
+from dml.physical.plan import Plan
 from dml.settings import Settings
 
 
@@ -166,13 +167,7 @@ def _members(
     members = [
         RunMember(
             number,
-            dataclasses.replace(
-                run,
-                taps=taps.of(number),
-                choices=dataclasses.replace(
-                    run.choices, sliced=False, exchanged=0, shared=frozenset(takers)
-                ),
-            ),
+            dataclasses.replace(run, taps=taps.of(number), choices=_sharing(run.choices, run.plan)),
             ahead_bytes,
             receivers[number],
             partial(_run, wanted[number].node, settings, epoch),
@@ -206,6 +201,14 @@ def _takers(runs: dict[int, Streaming]) -> dict[bytes, list[Hashable]]:
     return takers
 
 
+def _sharing(choices: RunChoices, plan: Plan) -> RunChoices:
+    """Return ``choices`` for a run that shares the ``Shared`` places of ``plan``, if it has any."""
+    shared = frozenset(node.digest for node in plan.stream if isinstance(node, Shared))
+    if not shared:
+        return choices
+    return dataclasses.replace(choices, sliced=False, exchanged=0, shared=shared)
+
+
 def explained_together(wanted: Sequence[WantedRun]) -> str:
     """Explain the shared steps, their reasons, and how each pipeline runs with them."""
     lines: list[str] = []
@@ -216,9 +219,13 @@ def explained_together(wanted: Sequence[WantedRun]) -> str:
             lines += [f"  {node.title()}" for node in reversed(step.node.chain())]
     for number, each in enumerate(wanted):
         group = next(g for g in groups_of(wanted) if number in g.numbers)
-        plan = optimized(group.node(number), each.settings).plan
-        tees = frozenset(node.digest for node in plan.stream if isinstance(node, Shared))
-        choices = {below: RunChoices(sliced=not tees, shared=tees) for below in plan.all}
-        text = physical_text(plan, choices, estimates_of(plan, each.settings))
+        plan, settings = optimized(group.node(number), each.settings).plan, each.settings
+        resources = RunResources.of(settings, plan, len(group.numbers))
+        choices = {
+            below: choices_of(below, settings, resources.beside(below), looks=False)
+            for below in plan.all
+        }
+        choices[plan] = _sharing(choices[plan], plan)
+        text = physical_text(plan, choices, estimates_of(plan, settings))
         lines += [f"pipeline {number + 1}", indented(text)]
     return "\n".join(lines)

@@ -147,8 +147,14 @@ def _left(benches: dict[str, Bench]) -> None:
     """End the parked generators of a job whose last seat is gone; takes no lock."""
     for bench in benches.values():
         bench.runtime.close()
-    if not any(_DESKS.values()):
+    if not _any_desk():
         worker_heap.let_go()
+        if _any_desk():  # a job has begun meanwhile
+            worker_heap.keep()
+
+
+def _any_desk() -> bool:
+    return any(ref() is not None for ref in _DESKS.valuerefs())
 
 
 def digest(job: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import math
 import random
@@ -25,7 +26,7 @@ from dml.settings import SCHEDULER_POLICIES
 from dml.testing.strategies import pipeline
 from dml.testing.strategies_data import DataPool
 from dml.verify.simulate.forecast import foresee
-from dml.verify.simulate.run_model import ModelWork, RunPlace, model_of
+from dml.verify.simulate.run_model import MOST_SLICES, Model, ModelWork, RunPlace, model_of
 from tests.refusals import refused
 from tests.sampling import amount
 
@@ -161,17 +162,46 @@ def test_batches_that_a_run_makes_ahead_are_made_while_the_loop_trains(tmp_path:
     assert foreseen["auto"] <= foreseen[0] - ROWS * SLEEP_S * 0.9
 
 
-def seconds_of(ds: dml.Dataset, seconds: Mapping[str, float], **place: Any) -> float:
-    """What a run takes in which the named operators take so many seconds, and others none."""
+def model(
+    ds: dml.Dataset, seconds: Mapping[str, float], where: RunPlace, rows_out: float = ROWS
+) -> Model:
+    """A run in which the named operators take so many seconds, and others none."""
     plan = optimize(ds._node, 0).plan
     works = []
     for node in plan.operators:
         own = next((each for name, each in seconds.items() if name in node.title()), 0.0)
-        rows = float(ROWS)
+        rows = rows_out if own else float(ROWS)
         works.append(ModelWork(node.title(), own, rows, 8 * rows))
-    budget = divided(plan, 1 << 30, 4, None)
+    return model_of(plan, works, divided(plan, 1 << 30, 4, None), where)
+
+
+def seconds_of(ds: dml.Dataset, seconds: Mapping[str, float], **place: Any) -> float:
     where = RunPlace({"cpu": 4.0}, cores=4.0, **place)
-    return foresee([model_of(plan, works, budget, where)], where, bounded=False).seconds
+    return foresee([model(ds, seconds, where)], where, bounded=False).seconds
+
+
+PLACE = RunPlace({"cpu": 4.0}, cores=4.0)
+
+
+def test_long_runs_are_simulated_as_few_long_slices() -> None:
+    large = dml.range(10_000_000, atom_rows=10_000).map(slow)
+    found = model(large, {"MapRows": 1e6}, PLACE, rows_out=1e7)
+    assert sum(found.slices(n) for n in range(len(found.steps))) <= 4 * MOST_SLICES
+    assert foresee([found], PLACE, bounded=False).seconds == pytest.approx(2.5e5, rel=0.1)
+
+
+def test_the_loop_takes_the_elements_that_come_out() -> None:
+    more = dml.range(ROWS).shuffle(9).flat_map(lambda row: [row] * 8)
+    where = dataclasses.replace(PLACE, step_s=0.1)
+    found = model(more, {"FlatMap": 1.0}, where, rows_out=8 * ROWS)
+    assert found.stepping_s == pytest.approx(8 * ROWS * 0.1)
+
+
+def test_a_function_above_a_sort_is_not_in_the_callers_thread() -> None:
+    found = model(dml.range(ROWS).sort("id").map(slow).batch(4), {"MapRows": 8.0}, PLACE)
+    narrow = foresee([found], PLACE, bounded=False).narrow
+    assert narrow.kind == "cpu"
+    assert narrow.share == pytest.approx(1.0, abs=0.1)
 
 
 def slow(row: dict[str, Any]) -> dict[str, Any]:

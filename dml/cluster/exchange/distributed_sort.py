@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from distributed import get_worker
+
 from dml.base.amounts import bytes_text
 from dml.cluster.exchange.range_partition import Ranges, RunIndex, bounds_of, check_same
 from dml.cluster.exchange.sorted_run_transfer import (
@@ -110,12 +112,14 @@ def _with_report(made: Outcome, told: Block | None) -> Outcome:
 class MergeJob(Job):
     """The job of the second round: one task for each range, which merges it from all runs.
 
-    ``fetching`` reads the runs; ``groups`` is the operator that groups the rows, or None.
+    ``fetching`` reads the runs; ``groups`` is the operator that groups the rows, or None. Large
+    ranges are sorted below ``root``, or below Dask's own folder if None, as the runs were written.
     """
 
     ranges: Ranges = dataclasses.field(kw_only=True)
     fetching: RunFetcher = dataclasses.field(kw_only=True)
     groups: Any = dataclasses.field(kw_only=True)
+    root: str | None = dataclasses.field(kw_only=True, default=None)
 
     def starts(self, mine: Callable[[], Tally]) -> tuple[Start, ...]:
         """Return the start function of the only stage."""
@@ -123,28 +127,34 @@ class MergeJob(Job):
         return (self._partitions,)
 
     def _partitions(self, task: ReadTask) -> Iterator[Outcome]:
-        """Yield the partitions of one range: one, unless its rows exceed ``most_bytes``."""
-        held, held_bytes, rows = list[Piece](), 0, 0
+        """Yield the partitions of one range: one, unless its rows exceed ``most_bytes``.
+
+        Groups may be larger than their rows, so their partitions end at ``range_bytes``.
+        """
+        ranges, held, held_bytes, rows = self.ranges, list[Piece](), 0, 0
+        most_bytes = ranges.most_bytes if self.groups is None else ranges.range_bytes
         for piece in self._pieces(task.start):
             held.append(piece)
             if piece.block is not None:
                 held_bytes += piece.block.nbytes
                 rows += piece.block.n
-            if piece.stops or held_bytes >= self.ranges.most_bytes:
+            if piece.stops or held_bytes >= most_bytes:
                 whole_bytes = held_bytes + beside_rows(held)
-                yield Outcome(held, whole_bytes, rows, piece.stops, self.ranges.working_bytes)
+                yield Outcome(held, whole_bytes, rows, piece.stops, ranges.working_bytes)
                 held, held_bytes, rows = [], 0, 0
 
     def _pieces(self, number: int) -> Iterator[Piece]:
         """Yield the blocks of range ``number``, then the end of the range, or its error."""
-        flow = self.ranges.rows(number, self.fetching.all, self.at)
+        spill = Spilling(self.root or get_worker().local_directory)
+        at = dataclasses.replace(self.at, spill=spill)
+        flow = self.ranges.rows(number, self.fetching.all, at)
         names = tuple(name for name in self.ranges.index.schema.names if name != KEY)
         try:
             if self.groups is None:
                 while (block := flow.pull(UNBOUNDED)) is not None:
                     yield Piece(number, 0, block.select(names))
             else:
-                for block in self.groups.groups(self.at, flow):
+                for block in self.groups.groups(at, flow):
                     yield Piece(number, 0, block)
             yield Piece(number, 0, ends=True)
         except RunsGoneError:
@@ -310,7 +320,8 @@ class Rounds:
         sizes = PartitionSizes(size, budget.stage_bytes, budget.atom_bytes)
         above = self.spread.groups
         groups = None if above is None else detached((above,))[0]
-        job = MergeJob(stage, self.at, sizes, ranges=ranges, fetching=fetching, groups=groups)
+        own: dict[str, Any] = {"ranges": ranges, "fetching": fetching, "groups": groups}
+        job = MergeJob(stage, self.at, sizes, root=self.exchange.root, **own)
         open_bytes = ranges.working_bytes
         if size + open_bytes > sizes.most_bytes:
             raise _too_wide(index.batch_bytes, size + open_bytes, sizes.most_bytes)

@@ -216,7 +216,7 @@ def foresee(models: Sequence[Model], place: RunPlace, *, bounded: bool = True) -
 def _works(models: Sequence[Model]) -> list[ModelWork]:
     """Return the work of every operator of all models."""
     works = [work for model in models for step in model.steps for work in step.works]
-    return works + [work for model in models for work in model.over]
+    return works + [work for model in models for work in (*model.over, *model.late)]
 
 
 def _one(model: Model, place: RunPlace) -> Foreseen:
@@ -250,6 +250,10 @@ def _shares(model: Model, place: RunPlace, ran: TrialResult) -> tuple[BusyShare,
     if place.storage_bytes_s < math.inf:
         gbps = f"{place.storage_bytes_s * 8e-9:g} Gbit/s"
         found.append(BusyShare("storage", "reading", ran.storage_s / whole, gbps))
+    if model.late:
+        title, n = max(model.late, key=lambda each: each.seconds).title, place.slots["cpu"]
+        share = math.fsum(work.seconds for work in model.late) / n / whole
+        found.append(BusyShare("cpu", title, share, _of("cpu", n, place)))
     return (*found, *_caller(model, whole))
 
 
@@ -262,7 +266,7 @@ def _caller(model: Model, whole: float) -> list[BusyShare]:
     """Return the caller's loads in ``whole`` seconds: by operators, and by the training loop."""
     spent = model.partitions * model.consume_s + model.after_s
     over = math.fsum(work.seconds for work in model.over)
-    own = spent - model.stepping_s if not model.ahead else over
+    own = over if model.ahead or model.late else spent - model.stepping_s
     found = []
     if model.over and own > 0:
         title = max(model.over, key=lambda each: each.seconds).title

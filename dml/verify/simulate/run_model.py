@@ -34,7 +34,7 @@ from dml.verify.simulate.virtual_cluster import TaskTruth
 MEASURED, HISTORY, GUESS = "measured", "earlier runs", "a table"
 
 USUAL = "adaptive"
-# A task of more partitions is run as a task of this many longer ones.
+# A task of more partitions, and slices of ordered rows, are simulated as this many longer ones.
 MOST_SLICES = 500
 
 
@@ -131,8 +131,8 @@ class Model:
     The caller's thread works ``consume_s`` on every partition and, after the last one, ``after_s``
     more; ``stepping_s`` of all that is the training loop. ``ahead`` is True if the next elements
     are made while the loop holds one. A slice of the first stage reads ``read_bytes`` from storage.
-    ``over`` are the operators in the caller's thread, and those on slices of what a sort or a full
-    shuffle gives. ``settling`` is True if schemas are unknown:
+    ``over`` are the operators in the caller's thread, ``late`` those on slices of the rows that a
+    sort or a full shuffle outputs. ``settling`` is True if schemas are unknown:
     then the first partition is made before any other.
     """
 
@@ -146,6 +146,7 @@ class Model:
     read_bytes: float
     over: tuple[ModelWork, ...]
     settling: bool = False
+    late: tuple[ModelWork, ...] = ()
 
     @property
     def besides_s(self) -> float:
@@ -180,7 +181,9 @@ def model_of(
     refuse(plan, demands, place.slots, budget.stage_bytes)
     if place.policy == FUSED:
         plan, demands = as_one(plan, demands, budget.stage_bytes)
-    staged, late, over = _by_place(plan, demands, works, budget, choices or RunChoices())
+    most = max(MOST_SLICES, int(2 * place.wide.slots.get("cpu", 1.0)))
+    parts = plan, demands, works, budget, choices or RunChoices()
+    staged, late, over = _by_place(*parts, most=most)
     staged, late = (
         [each._replace(demand=place.bounded(each.demand)) for each in groups]
         for groups in (staged, late)
@@ -194,12 +197,14 @@ def model_of(
         given *= step.truth.slices
         steps.append(step)
     late_s = math.fsum(each.seconds_at(place) for each in late)
-    consumed = _consumed(plan, over, steps[-1], given, place, late_s=late_s)
+    elements = _elements(plan, works[len(plan.operators) - 1].rows_out)
+    consumed = _consumed(over, steps[-1], given, place, late_s=late_s, elements=elements)
     read = _stored_bytes(plan, works[0]) / (tasks * steps[0].truth.slices)
     unknown = any(not node.schema.known for node in plan.on_blocks)
     settling = unknown and all(each.slices == 1 for each in staged)  # slices settle side by side
-    others = (*(work for _, work in over), *(work for each in late for work in each.works))
-    return Model(tuple(steps), tasks, budget.stage_bytes, *consumed, read, others, settling)
+    caller = tuple(work for _, work in over)
+    after = tuple(work for each in late for work in each.works)
+    return Model(tuple(steps), tasks, budget.stage_bytes, *consumed, read, caller, settling, after)
 
 
 class _Group(NamedTuple):
@@ -225,8 +230,12 @@ def _by_place(
     works: Sequence[ModelWork],
     budget: Budget,
     choices: RunChoices,
+    *,
+    most: int,
 ) -> tuple[list[_Group], list[_Group], list[tuple[Node, ModelWork]]]:
     """Return the groups that run beside the reading, those after it, and the rest in order.
+
+    A group has at most ``most`` slices: more, shorter ones would take as long to simulate.
 
     Groups run after the reading if an operator below them waits for all rows. The rest are the
     operators in the caller's thread, with their works.
@@ -239,7 +248,8 @@ def _by_place(
         if isinstance(each, SliceSteps):
             demand = lane_demand(each.lane, budget.target_bytes, budget.stage_bytes)
             before = works[each.first - 1].rows_out
-            group = _Group(demand, own, _slices(plan, each.lane, own, before))
+            slices = min(most, _slices(plan, each.lane, own, before))
+            group = _Group(demand, own, slices)
             (late if waits else staged).append(group)
         elif isinstance(each, TaskSteps) and each.number > 1:
             staged.append(_Group(demands[each.number - 1], own))
@@ -319,23 +329,23 @@ def _partitions(nbytes: float, blocks: int, target_bytes: int) -> int:
 
 
 def _consumed(
-    plan: Plan,
     over: Sequence[tuple[Node, ModelWork]],
     last: ModelStage,
     partitions: int,
     place: RunPlace,
     *,
     late_s: float,
+    elements: float,
 ) -> tuple[float, float, float, bool]:
     """Return ``consume_s``, ``after_s``, ``stepping_s`` and ``ahead`` of the ``Model``.
 
-    ``late_s`` are the seconds of slices above an operator that waits for all rows.
+    ``late_s`` are the seconds of slices above an operator that waits for all rows; the training
+    loop takes ``elements``.
     """
     waiting = [i for i, (node, _) in enumerate(over) if node.waits]
     first = waiting[-1] + 1 if waiting else 0
     before = math.fsum(work.seconds for _, work in over[:first])
     above = max(late_s, math.fsum(work.seconds for _, work in over[first:]))
-    elements = _elements(plan, (over[-1][1] if over else last.works[-1]).rows_out)
     stepping, ahead = place.step_s * elements, above > place.ahead_from_s * elements
     delivering = max(above, stepping) if ahead else above + stepping
     handed = place.byte_s * last.works[-1].bytes_out
