@@ -23,7 +23,7 @@ import pyarrow as pa
 
 import dml
 from dml import col
-from dml.api import session
+from dml.api import explanation
 from dml.api.cost_profile import collector_of
 from dml.optimize.cost.estimate import Estimate
 from dml.optimize.explain.cost_table import Actual, actuals
@@ -94,7 +94,7 @@ def pipelines(folder: Path) -> dict[str, dml.Dataset]:
 
 def run(ds: dml.Dataset) -> Run:
     """What was expected and what was done; a run to the end."""
-    expected = session.estimated(ds._node, ds._settings)  # noqa: SLF001 - as figures, not as text
+    expected = explanation.estimated(ds._node, ds._settings)  # noqa: SLF001 - as figures, not as text
     elements = iter(ds)
     for _ in elements:
         pass

@@ -18,7 +18,7 @@ from dml.optimize.cost.rule_gains import RuleGain
 from dml.optimize.explain.cost_table import analyzed_text, costs_text, rewrites_text
 from dml.optimize.explain.physical_text import physical_text
 from dml.optimize.explain.stations import explained
-from dml.physical.lanes import freed_lanes, stage_lanes, stream_lanes
+from dml.physical.lanes import freed_lanes, keeps_units, stage_lanes, stream_lanes
 from dml.physical.plan import Plan
 from dml.settings import Settings
 
@@ -53,7 +53,7 @@ def _physical(
 ) -> str:
     """Return as text the tree that a run of ``epoch`` would open, with ``expected`` costs."""
     samples = settings.verify_samples if verifies(settings) else 0
-    looks = storing_of(plan, settings, epoch).looks
+    looks = not keeps_units(plan) and storing_of(plan, settings, epoch).looks
     caches = dict(cached(plan, settings, epoch))
     remarks = {node: each.summary for node, each in caches.items()}
     hits = [node for node, each in caches.items() if each.whole]

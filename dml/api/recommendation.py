@@ -109,14 +109,14 @@ def _candidates(forecaster: RunForecaster) -> Iterator[tuple[Mapping[str, Any], 
         yield {"executor": "threads"}, "rows need not be sent to processes"
     if settings.prefetch == 0:
         yield {"prefetch": AUTOTUNE}, "batches are made while the training loop runs"
-    if settings.optimize is False:
-        yield {"optimize": True}, "the plan is rewritten"
 
 
 def _workers(forecaster: RunForecaster, now: float) -> Iterator[Recommendation]:
     """Yield the fewest workers that are nearly as fast as any number; none if a run finds them."""
     settings, usual = forecaster.settings, forecaster.usual
-    if usual is None or settings.executor in ("sync", "distributed") or forecaster.last.at_once:
+    called = any(node.calls is not None and node.inputs for node in forecaster.plan.operators)
+    fixed = settings.executor in ("sync", "distributed") or forecaster.last.at_once
+    if usual is None or fixed or not called:
         return
     tried = {
         usual * more: forecaster.seconds_with({"num_workers": usual * more})

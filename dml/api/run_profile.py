@@ -62,6 +62,8 @@ class RunProfile:
 
     @property
     def _verdict(self) -> str:
+        if self.steps < 2:
+            return "none: the loop had one step, in which everything begins"
         if not self.input_bound:
             return "not input bound"
         if self.waited_s > WAITING * self.step_s:
@@ -80,10 +82,18 @@ class StepClock:
     def __init__(self, elements: Iterable[Any]) -> None:
         self.elements, self.steps = elements, 0
         self.first: Any = None
+        self.begun_once = False
         self.begun = self.second = self.ended = time.perf_counter()
         self.waits = 0.0  # of all elements but the first
 
     def __iter__(self) -> Iterator[Any]:
+        if self.begun_once:
+            raise PlanError(
+                "a training loop reads the profiled elements a second time",
+                why="profile runs one epoch",
+                try_="a loop over one epoch: for batch in batches: ...",
+            )
+        self.begun_once = True
         for element in self._timed():
             self.first = element if self.steps == 0 else self.first
             self.steps += 1
@@ -111,6 +121,22 @@ class StepClock:
         if self.steps < 2:
             return (self.ended - self.begun) / max(1, self.steps), 0.0
         return (self.ended - self.second) / (self.steps - 1), self.waits / (self.steps - 1)
+
+
+def check(train: object, *, upper_bound: bool) -> None:
+    """Raise PlanError unless ``train`` is a function, or None without ``upper_bound``."""
+    if train is not None and not callable(train):
+        raise PlanError(
+            f"profile takes a training loop, not {train!r}",
+            why="it is called with an iterable of the elements",
+            try_="def loop(batches): ..., then ds.profile(loop)",
+        )
+    if upper_bound and train is None:
+        raise PlanError(
+            "an upper bound without a training loop",
+            why="it is the speed of the loop if the input took no time",
+            try_="ds.profile(loop, upper_bound=True)",
+        )
 
 
 def measured(elements: Iterable[Any], train: Train | None) -> StepClock:

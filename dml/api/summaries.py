@@ -249,15 +249,16 @@ class SummaryVerbs(Results):
     def profile(self, train: Train | None = None, *, upper_bound: bool = False) -> RunProfile:
         """Run the next epoch once, and return whether the training loop waits, and for what.
 
-        ``train`` is a training loop: a function that is called with an iterable of the elements.
-        Without it, the pipeline runs alone, as fast as it can. With ``upper_bound``, the loop then
-        runs again on as many copies of the first element, which shows its speed if the input took
-        no time: a loop whose steps are at most 2 % longer is not input bound. Its arrays are not
-        copied, so a loop that writes into them sees what it wrote before.
+        ``train`` is a training loop: a function that is called with an iterable of the elements of
+        one epoch, which it may read once. Without it, the pipeline runs alone, as fast as it can.
+        With ``upper_bound``, the loop then runs again on as many copies of the first element, which
+        shows its speed if the input took no time: a loop whose steps are at most 2 % longer is not
+        input bound. Arrays are not copied, so a loop that writes into them sees what it wrote.
 
         The answer names the operator and the resource that limit the pipeline itself, as
         ``what_if`` foresees it from the measurements of this run. It does not count as an epoch.
-        Raise PlanError without an element; without ``train`` also for a pipeline without end.
+        Raise PlanError without an element, if the loop reads the elements twice, and without
+        ``train`` for a pipeline without end or with ``upper_bound``.
 
         >>> print(ds.profile(loop, upper_bound=True))  # doctest: +SKIP
         profile   782 steps in 9.80 s
@@ -268,6 +269,7 @@ class SummaryVerbs(Results):
         """
         from dml.api import run_profile
 
+        run_profile.check(train, upper_bound=upper_bound)
         if train is None:
             self._must_end("profile")
         opened = running(self._settings).run

@@ -28,12 +28,18 @@ else:
             return instance.__dict__.setdefault(self.attrname, self.func(instance))
 
 
+def results_key(method: str) -> str:
+    """Return the key in an instance's ``__dict__`` of the results of a ``remembered`` method."""
+    return f"_{method}_by_argument"
+
+
 def remembered(method: M) -> M:
     """Return a method of one argument that computes each result once, and keeps it in the instance.
 
-    As for a ``cached_property``, two threads may compute equal results at the same time.
+    As for a ``cached_property``, two threads may compute equal results at the same time. The
+    results lie in the instance's ``__dict__`` under ``results_key(method.__name__)``.
     """
-    name = f"_{method.__name__}_by_argument"
+    name = results_key(method.__name__)
 
     @functools.wraps(method)
     def found(instance: Any, given: Any) -> Any:
@@ -46,4 +52,4 @@ def remembered(method: M) -> M:
     return cast("M", found)
 
 
-__all__ = ["cached_property", "remembered"]
+__all__ = ["cached_property", "remembered", "results_key"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from dml.base.cached_property import results_key
 from dml.expr.columns.value import Value
 from dml.expr.node import Node
 from dml.ops.row.rowwise import Env
@@ -18,6 +19,8 @@ from dml.ops.row.segment import Segment
 N = TypeVar("N", bound=Node)
 # Derived attributes of a node that stay valid when its inputs are rewritten.
 LASTING = ("schema", "ordinal", "level", "where")
+# The segments of a node, which are the same in its copies.
+SEGMENTS = results_key("_segment")
 
 
 def segment(given: Node, predicate: tuple[Value, ...], env: Env, like: Node) -> Segment:
@@ -77,8 +80,8 @@ def _changed(node: N, new: dict[str, object]) -> N:
 def _lasting(node: Node) -> dict[str, object]:
     """Return attributes that stay valid in a copy of ``node``, including its memoized segments."""
     known = {name: getattr(node, name) for name in LASTING}
-    if "_segments" in node.__dict__ and not isinstance(node, Segment):
-        known["_segments"] = node.__dict__["_segments"]
+    if SEGMENTS in node.__dict__ and not isinstance(node, Segment):
+        known[SEGMENTS] = node.__dict__[SEGMENTS]
     return known
 
 

@@ -104,6 +104,13 @@ def test_every_recommendation_can_be_set(executor: str) -> None:
             assert each.times <= 1.0
 
 
+def test_expressions_need_no_workers_beyond_cores() -> None:
+    ds = dml.range(ROWS).with_columns(y=dml.col("id") * 2).batch(16)
+    told = events(ds, 0.0, 0.0)
+    told[2] = OperatorTotals(ordinal=1, rows_in=ROWS, rows_out=ROWS, seconds=16.0, cpu_s=0.1)
+    assert not [each for each in found(ds, told, executor="threads") if "workers" in each.code]
+
+
 def test_a_cluster_of_unknown_size_gets_none() -> None:
     options = {"scheduler": "tcp://127.0.0.1:9", "num_workers": "auto", "executor": "distributed"}
     assert found(PIPELINE, WAITS, **options) == ()

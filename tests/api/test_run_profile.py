@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -119,13 +120,27 @@ def test_a_profile_is_no_epoch_and_names_an_operator() -> None:
     assert "without a training loop" in str(alone)
 
 
+def twice(elements: Iterable[Any]) -> None:
+    for _ in range(2):
+        deque(elements, maxlen=0)
+
+
 def test_bad_uses_are_refused() -> None:
+    with pytest.raises(PlanError, match="a second time"):
+        dml.range(3).profile(twice)
+    for train in (3, "train"):
+        with pytest.raises(PlanError, match="takes a training loop, not"):
+            dml.range(3).profile(train)  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="an upper bound without a training loop"):
+        dml.range(3).profile(upper_bound=True)
     with pytest.raises(PlanError, match="endless"):
         dml.range(3).repeat().profile()
     with pytest.raises(PlanError, match="no step"):
         dml.range(0).profile()
     stops: Callable[[Iterable[Any]], Any] = lambda rows: next(iter(rows))  # noqa: E731
-    assert dml.range(3).repeat().profile(stops, upper_bound=True).steps == 1
+    one = dml.range(3).repeat().profile(stops, upper_bound=True)
+    assert one.steps == 1
+    assert "verdict   none" in str(one)
 
 
 def test_the_clock_can_be_read_once(now: Now) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dml import col, random
+from dml.expr.columns.computation import ComputedSegment
 from dml.ops.batch.batch import Batch
 from dml.ops.row.segment import Segment
 from dml.optimize.node_rebuild import moved, over
+from dml.optimize.phases import optimize
 from tests.optimize.tables import flights
 
 
@@ -40,3 +44,23 @@ def test_what_moves_below_batch_is_about_rows() -> None:
     assert not below.batched
     assert moved(batch, below, below).batched
     assert not moved(Segment(batch, (), below.env), batch.input, below).batched
+
+
+def test_copies_of_a_node_keep_its_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are typed once; planning again and again would cost as much as all other planning."""
+    ds = flights()
+    for number in range(12):
+        ds = ds.with_columns(**{f"c{number}": col("id") + number})
+    for number in range(4):
+        ds = ds.filter(col("id") > number)
+    node = ds.select("id", "c3").batch(4)._node
+    made: list[object] = []
+    usual = ComputedSegment.__init__
+
+    def counted(self: ComputedSegment, *arguments: object) -> None:
+        made.append(self)
+        usual(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ComputedSegment, "__init__", counted)
+    optimize(node, 0)
+    assert len(made) <= 2

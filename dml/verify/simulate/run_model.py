@@ -181,13 +181,8 @@ def model_of(
     refuse(plan, demands, place.slots, budget.stage_bytes)
     if place.policy == FUSED:
         plan, demands = as_one(plan, demands, budget.stage_bytes)
-    most = max(MOST_SLICES, int(2 * place.wide.slots.get("cpu", 1.0)))
     parts = plan, demands, works, budget, choices or RunChoices()
-    staged, late, over = _by_place(*parts, most=most)
-    staged, late = (
-        [each._replace(demand=place.bounded(each.demand)) for each in groups]
-        for groups in (staged, late)
-    )
+    staged, late, over = _by_place(*parts, place=place)
     tasks = given = _tasks(plan, works[0], budget.target_bytes)
     steps = list[ModelStage]()
     for group, above in itertools.zip_longest(staged, staged[1:]):
@@ -217,6 +212,10 @@ class _Group(NamedTuple):
     works: tuple[ModelWork, ...]
     slices: int = 1
 
+    def at(self, place: RunPlace) -> _Group:
+        """Return this group with no more slices at once than ``place`` allows."""
+        return self._replace(demand=place.bounded(self.demand))
+
     def seconds_at(self, place: RunPlace) -> float:
         """Return the seconds of all slices on the slots of ``place``, with no other work there."""
         slots = place.wide.slots
@@ -231,15 +230,15 @@ def _by_place(
     budget: Budget,
     choices: RunChoices,
     *,
-    most: int,
+    place: RunPlace,
 ) -> tuple[list[_Group], list[_Group], list[tuple[Node, ModelWork]]]:
     """Return the groups that run beside the reading, those after it, and the rest in order.
-
-    A group has at most ``most`` slices: more, shorter ones would take as long to simulate.
 
     Groups run after the reading if an operator below them waits for all rows. The rest are the
     operators in the caller's thread, with their works.
     """
+    # more, shorter slices would make the forecast slower, and no better
+    most = max(MOST_SLICES, int(2 * place.wide.slots.get("cpu", 1.0)))
     staged, late = [_Group(demands[0], (works[0],))], list[_Group]()
     over = list[tuple[Node, ModelWork]]()
     waits = False
@@ -258,7 +257,7 @@ def _by_place(
         elif each.first >= len(plan.on_blocks):
             over += zip(each.nodes, own, strict=True)
             waits = waits or any(node.waits for node in each.nodes)
-    return staged, late, over
+    return [each.at(place) for each in staged], [each.at(place) for each in late], over
 
 
 def _slices(plan: Plan, lane: Lane, works: Sequence[ModelWork], rows: float) -> int:

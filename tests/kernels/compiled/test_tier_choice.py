@@ -363,7 +363,7 @@ def test_tensors_are_refused_and_counted(directory: Path) -> None:
     assert (tiers.counts.refused, tiers.counts.numpy, tiers.counts.compiled) == (1, 1, 0)
 
 
-def test_where_nothing_can_be_fused_no_kernel_is_called() -> None:
+def test_a_column_that_is_passed_on_needs_no_kernel() -> None:
     fused = Fused(Program(("arrow",), (), (0,)))
     assert not fused.calls
     assert not fused.texts
