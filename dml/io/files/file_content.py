@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 # The state on which a cached digest depends (device, inode, size, mtime, ctime).
 State: TypeAlias = tuple[int, int, int, int, int]
-Given, Read = TypeVar("Given"), TypeVar("Read")
+Given = TypeVar("Given")
+Read = TypeVar("Read")
 
 CHUNK = 4 << 20
 THREADS = 8

@@ -185,7 +185,7 @@ def read_orc(
             why="the process that decodes them opens files of this machine alone",
             try_="a copy in a folder, or Parquet files",
         )
-    files = TypedFiles(root, of_one_schema(map(_opened, plain)), given)
+    files: TypedFiles[OrcFile] = TypedFiles(root, of_one_schema(map(_opened, plain)), given)
     return OrcSource(files, chosen(columns, "read_orc"), atom_rows)
 
 

@@ -128,7 +128,7 @@ class Interchanged:
 
 def test_the_interchange_protocol_is_read() -> None:
     table = pa.table({"a": [1, 2, 3], "s": ["x", "y", None]})
-    check_source(from_arrow(Interchanged(table)), table)  # type: ignore[arg-type]
+    check_source(from_arrow(Interchanged(table)), table)
 
 
 @pytest.mark.law

@@ -231,7 +231,7 @@ def test_equal_in_another_process() -> None:
         (lambda: from_numpy(np.zeros(2, complex)), "dtype complex128"),
         (lambda: from_numpy(np.zeros((2, 2), np.float16)), "shape \\(2, 2\\) and dtype float16"),
         (lambda: from_numpy(np.array(3)), "is a single value"),
-        (lambda: from_arrow(3), "from_arrow cannot read a int"),  # type: ignore[arg-type]
+        (lambda: from_arrow(3), "from_arrow cannot read a int"),
         (lambda: from_arrow(pa.table([[1], [2]], ["x", "x"])), "two columns are called 'x'"),
     ],
 )
