@@ -193,8 +193,8 @@ class Rounds:
         self.by = ByColumns(**vars(order), together=together) if columns else ByKey(order.keys)
         self.exchange = Exchange(self.opening.settings)
         job = spread.run.job(epoch, finishing=spread.finishing)
-        where = {"exchange": self.exchange.name, "root": self.exchange.root}
-        self.job = RunsJob(**vars(job), by=self.by, **where)
+        name, root = self.exchange.name, self.exchange.root
+        self.job = RunsJob(**vars(job), by=self.by, exchange=name, root=root)
         units, unit_at = self.job.reading.places, self.job.reading.unit_at
         self.each = units_each(units, unit_at, spread.run.target_bytes)
         self.tasks = TaskList(0, units, self.each, 0)
@@ -298,7 +298,7 @@ class Rounds:
         homes = self.exchange.homes()
         if missing := unknown(index.names, homes):
             self._again(index, missing)
-            self.exchange.note_remade(index.names[number] for number in missing)
+            self.exchange.remade.update(index.names[number] for number in missing)
             homes = self.exchange.homes()
         return None if unknown(index.names, homes) else homes
 

@@ -65,7 +65,7 @@ class PieceTape:
 
 
 @dataclasses.dataclass
-class Played(PartitionFeed):
+class Played:
     """A feed of available pieces; ``whole`` is True if no more pieces follow.
 
     The other methods of a feed do nothing: no task runs, and no memory is accounted for.
@@ -82,6 +82,11 @@ class Played(PartitionFeed):
         if not self.whole:
             raise StarvedError
         return None
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    release = settled = close
 
 
 @dataclasses.dataclass(frozen=True)

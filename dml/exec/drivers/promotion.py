@@ -16,7 +16,7 @@ from dml.exec.drivers.crew import CrewFeed
 from dml.exec.drivers.threads import Threads
 from dml.exec.slicing.slice_sizes import TAKING_TURNS
 from dml.exec.tasks.job import Job
-from dml.exec.tasks.slices import Arriving, Options, Outcome, PartitionFeed
+from dml.exec.tasks.slices import Arriving, Options, Outcome
 from dml.expr.node import Node
 from dml.ops.row.lifted import LiftedNode
 from dml.physical.plan import Stage
@@ -81,11 +81,10 @@ class PromotingFeed:
         self.feed.close()
 
 
-class MovingFeed(PartitionFeed):
+class MovingFeed:
     """Slices of a lane on threads; on processes once their functions are known to hold the GIL.
 
     Slices in progress end where they run; results are in order until ``unordered`` is called.
-    ``settled`` does nothing: no slice of a lane has to wait until types have settled.
     """
 
     threaded = True
@@ -160,6 +159,9 @@ class MovingFeed(PartitionFeed):
         """Tell the drivers that the consumer no longer holds the last partition."""
         for feed in self.feeds:
             feed.release()
+
+    def settled(self) -> None:
+        """Do nothing: no slice of a lane has to wait until types have settled."""
 
     def close(self) -> None:
         """Stop all drivers."""

@@ -130,7 +130,11 @@ def test_what_is_looked_at(
     slices: int, seconds: float, cpu_s: float, share_s: float, *, moves: bool, at: int, beside: int
 ) -> None:
     went: list[int] = []
-    times = {"seconds": seconds / slices, "cpu_s": cpu_s / slices, "share_s": share_s / slices}
+    times: dict[str, Any] = {
+        "seconds": seconds / slices,
+        "cpu_s": cpu_s / slices,
+        "share_s": share_s / slices,
+    }
 
     class Feed:
         def __init__(self) -> None:
