@@ -304,7 +304,7 @@ class Rounds:
         homes = self.exchange.homes()
         if missing := unknown(index.names, homes):
             self._again(index, missing)
-            self.exchange.note_remade(index.names[number] for number in missing)
+            self.exchange.remade.update(index.names[number] for number in missing)
             homes = self.exchange.homes()
         return None if unknown(index.names, homes) else homes
 

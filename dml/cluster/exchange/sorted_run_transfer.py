@@ -286,7 +286,7 @@ class Exchange:
         self.root = settings.spill_dir
         self.hub = met(settings)
         self._avoided: set[str] = set()  # workers that did not answer other workers
-        self._again: set[str] = set()  # runs that were remade since
+        self.remade: set[str] = set()  # runs that were since rewritten, to be read from any worker
         self._lease: list[Any] = []
         self._finalizer = weakref.finalize(
             self, self.hub.call, _let_go, self.hub, self.name, self._lease
@@ -311,7 +311,7 @@ class Exchange:
         found: dict[str, Where] = {}
         for address in sorted(answers, key=self._avoided.__contains__, reverse=True):
             folder, names = answers[address]
-            some = self._again.intersection(names) if address in self._avoided else names
+            some = self.remade.intersection(names) if address in self._avoided else names
             found.update((name, (address, folder)) for name in some)
         return found
 
@@ -321,11 +321,7 @@ class Exchange:
             self.hub.wait(self._ask, gone.places, _dropped, gone.unread)
         else:
             self._avoided.update(gone.places)
-            self._again.clear()
-
-    def note_remade(self, names: Iterable[str]) -> None:
-        """Note that the runs ``names`` were rewritten, so that they may be read from any worker."""
-        self._again.update(names)
+            self.remade.clear()
 
     async def _ask(self, addresses: Iterable[str], work: Any, *args: Any) -> dict[str, Any]:
         """Return the results of ``work`` by worker; those that do not answer are left out."""

@@ -163,6 +163,9 @@ class MovingFeed:
         for feed in self.feeds:
             feed.release()
 
+    def settled(self) -> None:
+        """Do nothing: no slice of a lane has to wait until types have settled."""
+
     def close(self) -> None:
         """Stop all drivers."""
         for feed in self.feeds:

@@ -172,7 +172,7 @@ def test_runs_that_are_damaged_again_and_again_are_a_named_error(
 def test_what_stays_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs that nobody has after they were made again are not made without end."""
     made = list[int]()
-    exchange = SimpleNamespace(homes=dict, note_remade=lambda _: None)
+    exchange = SimpleNamespace(homes=dict, remade=set())
     rounds = cast("Any", Rounds.__new__(Rounds))
     rounds.exchange = exchange
     monkeypatch.setattr(Rounds, "_again", lambda _self, _index, missing: made.append(len(missing)))
@@ -196,7 +196,7 @@ def test_a_worker_that_did_not_answer_is_let_back_in(monkeypatch: pytest.MonkeyP
         assert set(exchange.homes()) == {"x", "y"}
         exchange.avoid(RunsGoneError("a worker has gone", places=("a",)))
         assert dict(exchange.homes()) == {"y": ("b", "/b")}
-        exchange.note_remade(["x", "y"])
+        exchange.remade.update(["x", "y"])
         assert dict(exchange.homes()) == {"x": ("a", "/a"), "y": ("b", "/b")}
         exchange.close()
         assert clean(client)
