@@ -97,9 +97,6 @@ class MovingFeed:
         self.in_order = True
         self.feeds = [feed]
 
-    def settled(self) -> None:
-        """Do nothing: no slice of a lane has to wait until types have settled."""
-
     def give(self, task: Any) -> int:
         """Add a task, and return its number."""
         number, self.count = self.count, self.count + 1
