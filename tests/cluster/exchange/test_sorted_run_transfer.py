@@ -187,10 +187,10 @@ def test_a_worker_that_did_not_answer_is_let_back_in(monkeypatch: pytest.MonkeyP
     """With what was made again on it, unless another has that too."""
     has = {"a": ("/a", ["x", "y"]), "b": ("/b", ["y"])}
 
-    async def listed(_self: Exchange) -> dict[str, Any]:
+    async def listed(*_: Any) -> dict[str, Any]:
         return has
 
-    monkeypatch.setattr(Exchange, "_list", listed)
+    monkeypatch.setattr(Exchange, "_ask", listed)
     with cluster(1) as made, Client(made) as client:
         exchange = Exchange(Settings(executor="distributed", scheduler=client))
         assert set(exchange.homes()) == {"x", "y"}
