@@ -33,7 +33,7 @@ from dml.exec.tasks.job import Job
 from dml.exec.tasks.slices import WATCHDOG_S, DriverLoop, Options, Tasks
 
 
-class UnansweredError(Exception):
+class FailedOrderError(Exception):
     """Raised from the error of an order; a lost worker was reading the unit at ``place``, or -1."""
 
     def __init__(self, place: int) -> None:
@@ -63,7 +63,7 @@ class SharedWorker:
     def ask(self, order: SliceOrder, job: Message, unwanted: Callable[[], bool]) -> Answer | None:
         """Return the worker's answer to ``order``, or None if ``unwanted``.
 
-        Raise UnansweredError from any error, after which the worker is replaced.
+        Raise FailedOrderError from any error, after which the worker is replaced.
         """
         with self._lock:
             if unwanted():
@@ -71,7 +71,7 @@ class SharedWorker:
             try:
                 return self._answer(order, job, unwanted)
             except BaseException as error:
-                raise UnansweredError(self._gone(self._at_work(order))) from error
+                raise FailedOrderError(self._gone(self._at_work(order))) from error
             finally:
                 self._end_spent()
 
@@ -287,7 +287,7 @@ class _Desk:
                 crew.counts(run, lost=True)
             else:
                 crew.answered(run, self.name, answer)
-        except UnansweredError as found:
+        except FailedOrderError as found:
             cause = found.__cause__ or found
             if isinstance(cause, WorkerLostError):
                 crew.lost(run, self.name, cause, found.place)
