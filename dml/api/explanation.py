@@ -16,9 +16,9 @@ from dml.expr.node import Node
 from dml.optimize.cost.estimate import Estimate
 from dml.optimize.cost.rule_gains import RuleGain
 from dml.optimize.explain.cost_table import analyzed_text, costs_text, rewrites_text
-from dml.optimize.explain.physical_text import physical_text
+from dml.optimize.explain.physical_text import FREE, physical_text
 from dml.optimize.explain.stations import explained
-from dml.physical.lanes import freed_lanes, keeps_units, stage_lanes, stream_lanes
+from dml.physical.lanes import keeps_units
 from dml.physical.plan import Plan
 from dml.settings import Settings
 
@@ -66,7 +66,7 @@ def _physical(
             remarks[each.stream[0]] = f"not by the workers, {why}"
     text = physical_text(plan, choices, expected, remarks, hits)
     text += policy_line(settings.scheduler_policy)
-    if choices[plan].free and not _freed(plan):
+    if choices[plan].free and FREE not in text:
         text += "\nnote      order is kept: no function is followed by batches and passes alone"
     if samples:
         from dml.verify import scope as scope_module
@@ -74,12 +74,6 @@ def _physical(
         scope = scope_module.scope(written_plan(node, settings), plan)
         text += f"\nnote      the check covers {scope.text()}"
     return text
-
-
-def _freed(plan: Plan) -> bool:
-    """Return True if some operator may deliver its elements as they are made."""
-    lanes = freed_lanes(plan, stream_lanes(plan), stage_lanes(plan), None)
-    return any(lane.free for lane in lanes.values())
 
 
 def cached(plan: Plan, settings: Settings, epoch: int) -> Iterator[tuple[Node, Cached]]:

@@ -129,19 +129,3 @@ def _typed(nodes: Sequence[Node]) -> None:
                 why=f"{node.schema} became {node.infer()}",
                 try_=".with_options(optimize=False), and report this",
             )
-
-
-def described(plan: Plan) -> dict[str, object]:
-    """Return the plan as a dict of plain values, for printing and for events."""
-    return {
-        "source": plan.stage.source.title(),
-        "columns": list(plan.stage.columns),
-        "predicate": [repr(part) for part in plan.stage.predicate],
-        "steps": [node.title() for node in plan.stage.steps],
-        "links": [[node.title() for node in link.steps] for link in plan.links],
-        "needs": [dataclasses.asdict(link.needs) for link in plan.links],
-        "order": None if plan.stage.order is None else plan.stage.order.title(),
-        "stream": [node.title() for node in plan.stream],
-        "beside": [described(each) for plans in plan.beside for each in plans],
-        "held": [dataclasses.asdict(held) for _, held in plan.resume_costs],
-    }

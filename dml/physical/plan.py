@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 
 from dml.data.schema import Schema
 from dml.expr.columns.value import Value
-from dml.expr.facts import Needs, ResumeCost
+from dml.expr.facts import Needs
 from dml.expr.node import Node
 from dml.io.source import Source, Unit
 
@@ -98,11 +98,6 @@ class Plan:
     def decides(self) -> bool:
         """True if a run has to decide whether an operator caches its input."""
         return any(node.decides for each in self.all for node in each.operators)
-
-    @property
-    def resume_costs(self) -> list[tuple[Node, ResumeCost]]:
-        """Each stream operator with the cost of resuming it."""
-        return [(node, node.resume_cost) for node in self.stream]
 
 
 def units_each(units: int, unit_at: Callable[[int], Unit], target_bytes: int) -> int:

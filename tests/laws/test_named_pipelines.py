@@ -145,7 +145,7 @@ def disabled() -> list[str]:
 def test_state_is_small_and_what_was_declared(name: str, dataset: Dataset, cache: Path) -> None:
     _, found = states(dataset, cache)
     plan = streaming(dataset._node, PLAIN, cache).plan
-    declared = sum(held.state_bytes for _, held in plan.resume_costs)
+    declared = sum(node.resume_cost.state_bytes for node in plan.stream)
     assert declared <= NAMED[name].state_bytes
     for state in found:
         assert len(json.dumps(state)) <= STATE_BYTES

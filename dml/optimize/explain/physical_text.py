@@ -28,6 +28,8 @@ from dml.physical.operators import (
 from dml.physical.plan import Plan, Stage
 
 NAMES_SHOWN = 12
+# The text about slices that are delivered in the order in which they complete.
+FREE = "elements go out as they are made"
 # Letters of the first word of a line, the kind of the operator.
 KIND = 10
 
@@ -111,7 +113,7 @@ class _Text:
             held = node.resume_cost
             facts.append(f"state {held.state_bytes} B, resume {held.work}")
         if isinstance(operator, SliceSteps) and operator.lane.free:
-            facts.append("elements go out as they are made")
+            facts.append(FREE)
         facts += filter(None, [self.remarks.get(node)])
         return f"  [{'; '.join(facts)}]" if facts else ""
 
