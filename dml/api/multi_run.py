@@ -167,7 +167,7 @@ def _members(
     members = [
         RunMember(
             number,
-            dataclasses.replace(run, taps=taps.of(number), choices=_sharing(run.choices, run.plan)),
+            dataclasses.replace(run, tap=taps.of(number), choices=_sharing(run.choices, run.plan)),
             ahead_bytes,
             receivers[number],
             partial(_run, wanted[number].node, settings, epoch),

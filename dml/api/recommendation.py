@@ -36,9 +36,6 @@ class Recommendation:
     times: float
     why: str
 
-    def __str__(self) -> str:
-        return f"{self.code}  {self.why}"
-
 
 class Recommendations(tuple[Recommendation, ...]):
     """Recommendations, the one that saves most first; ``str()`` is for people."""
@@ -56,10 +53,7 @@ class Recommendations(tuple[Recommendation, ...]):
         width = max((len(each.code) for each in self), default=0)
         lines = [f"{each.code:{width}}  {each.why}" for each in self]
         lines = lines or [f"no setting is expected to save {1 - GAIN:.0%}"]
-        lines.append(f"rests on  {self.basis}")
-        if self.basis.guessed > 0.5:
-            lines.append("          run it once (ds.explain(analyze=True)) and ask again")
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.basis.lines])
 
     __repr__ = __str__
 

@@ -73,7 +73,7 @@ def test_what_a_run_has_found_is_worth_fixing() -> None:
         PIPELINE, events(PIPELINE, 16.0, 0.1, found_by_run), executor="threads", num_workers="auto"
     )
     assert (each.code, each.times) == (".with_options(num_workers=40)", 1.0)
-    assert str(each).endswith(f"found by the last run, for {stage}")
+    assert each.why == f"found by the last run, for {stage}"
     few = Tuned(name="00", stage=stage, before=2, after=3, rows=100, reason="it waits")
     told = events(PIPELINE, 16.0, 0.1, few)
     codes = [each.code for each in found(PIPELINE, told, executor="threads", num_workers="auto")]

@@ -228,7 +228,7 @@ def _batches(streaming: Streaming) -> Expected | None:
     one_by_one = all(all_stay(node) for node in nodes[last:batch])
     behind = [node for node in nodes[batch:] if node.rows in ONCE]
     called = any(node.calls is not None for node in nodes[last + 1 :])
-    alone = streaming.taps is None and streaming.watching is None and not any(plan.beside)
+    alone = streaming.tap is None and streaming.watching is None and not any(plan.beside)
     if called or not (last < batch < len(nodes) and one_by_one and alone):
         return None
     if len(behind) < len(nodes) - batch or _over_stored(streaming) is not None:
@@ -246,7 +246,7 @@ def once(streaming: Streaming) -> bool:
     kept = [node for node in plan.stream if node.rows is Fact.KEPT]
     return (
         (over is not None or len(kept) > 0)
-        and streaming.taps is None
+        and streaming.tap is None
         and streaming.watching is None
         and not any(step.calls or step.rows not in ALIKE for step in over or ())
         and all(node.rows in ONCE or node in kept for node in plan.stream)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import Any, Protocol, Unpack
+from typing import Any, Protocol, TypeAlias, Unpack
 
 from dml.data.block import Block
 from dml.errors import DmlError, InternalError, PlanError
@@ -47,18 +47,11 @@ class Open(Protocol):
         """Begin ``tasks`` of ``job``, counted in ``tallies``; return the feed of partitions."""
 
 
-class StreamTaps(Protocol):
-    """Opens the parts of a run that are shared with other runs."""
+StreamTap: TypeAlias = Callable[[Any, int, Opener, int, Position | None], Flow]
+"""A function that opens the shared operator of a number in a run, as other runs may have opened it.
 
-    def tap(
-        self,
-        run: Any,
-        number: int,
-        open_input: Opener,
-        epoch: int,
-        position: Position | None,
-    ) -> Flow:
-        """Return the flow of the shared operator ``number`` over the stream of ``run``."""
+Its arguments are the run, the number, the opener of the operator's input, the epoch, the position.
+"""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,7 +61,7 @@ class PlanRun:
     ``stage_bytes`` bounds the memory of the stages, ``atom_bytes`` that of an atom in one task. A
     unit of at most ``whole_bytes`` is decoded at once. ``kept_bytes`` is memory for caches and
     tees. ``beside`` has, for each stream operator, the runs of its inputs after the first.
-    ``choices`` shape the tree of operators. ``taps`` open the places that are shared.
+    ``choices`` shape the tree of operators. ``tap`` opens the places that are shared.
     """
 
     plan: Plan
@@ -82,7 +75,7 @@ class PlanRun:
     beside: tuple[tuple[Any, ...], ...] = ()
     kept_bytes: int = 0
     allowance: Allowance = dataclasses.field(default_factory=Allowance)
-    taps: StreamTaps | None = None
+    tap: StreamTap | None = None
     cutting: Cutting = dataclasses.field(default_factory=Cutting)
     choices: RunChoices = dataclasses.field(default_factory=RunChoices)
     nested: Nested = unopened

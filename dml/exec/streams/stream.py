@@ -18,7 +18,7 @@ from dml.events import Event
 from dml.exec.delivery.checkpoint import unreached
 from dml.exec.delivery.meter import Meter, Metered, Tallies
 from dml.exec.slicing.open_lanes import LanePasses, Relay, open_lane
-from dml.exec.streams.plan_run import PlanRun, StreamTaps, open_node
+from dml.exec.streams.plan_run import PlanRun, open_node
 from dml.exec.tasks.coalesced_units import further, joined, placed
 from dml.exec.tasks.job import Job
 from dml.exec.tasks.partition import Firsts, Piece, ReadTask, TaskList
@@ -307,16 +307,11 @@ class Streaming(PlanRun):
         below = self._opener(operator.inputs[0], finishing=finishing)
         if isinstance(operator, SliceSteps):
             return partial(self._open_over, operator.lane, passes, below)
-        if isinstance(operator, SharedStream) and self.taps is not None:
-            return partial(self._open_tee, number, below)
+        if isinstance(operator, SharedStream) and self.tap is not None:
+            return partial(self.tap, self, number, below)
         if isinstance(operator, SampleCheck):
             return below
         return partial(open_node, self, operator.nodes[0], below, number)
-
-    def _open_tee(self, number: int, below: Opener, epoch: int, position: Position | None) -> Flow:
-        """Return the rows of a shared place, which another run may have made already."""
-        taps = cast("StreamTaps", self.taps)
-        return Metered(taps.tap(self, number, below, epoch, position), self.meter, number + 1)
 
     def _open_over(
         self, lane: Lane, passes: LanePasses, opener: Opener, epoch: int, position: Position | None

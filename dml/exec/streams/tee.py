@@ -10,12 +10,15 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
 from dml.data.block import Block, Values
 from dml.data.schema import Schema
 from dml.errors import DmlError, InternalError
+from dml.exec.delivery.meter import Metered
+from dml.exec.streams.plan_run import StreamTap
 from dml.exec.streams.stream import Streaming
 from dml.exec.tasks.skipped_rows import Loss
 from dml.expr.flow import WHOLE, Flow, Opener, Position, Spill
@@ -194,9 +197,30 @@ class Taps:
         self.tees: dict[bytes, Tee] = {}
         self.opened: set[tuple[Hashable, bytes]] = set()
 
-    def of(self, taker: Hashable) -> Taking:
-        """Return the object through which ``taker`` opens the flows of shared nodes."""
-        return Taking(self, taker)
+    def of(self, taker: Hashable) -> StreamTap:
+        """Return the function through which ``taker`` opens the flows of shared nodes."""
+        return partial(self._open, taker)
+
+    def _open(  # noqa: PLR0917 (a StreamTap, once the first is bound)
+        self,
+        taker: Hashable,
+        run: Streaming,
+        number: int,
+        open_input: Opener,
+        epoch: int,
+        position: Position | None,
+    ) -> Flow:
+        """Return the flow of the shared operator ``number`` of ``run``.
+
+        Each taker shares only its first pass of the epoch of the tees; other passes of a repeat,
+        other epochs and resumed runs get flows of their own.
+        """
+        node = run.plan.stream[number]
+        again = epoch != self.epoch or position is not None or (taker, node.digest) in self.opened
+        if again or taker not in self.takers.get(node.digest, ()):
+            return Metered(open_input(epoch, position), run.meter, number + 1)
+        self.opened.add((taker, node.digest))
+        return Metered(_Tap(self.tee(run, node, number), taker, run), run.meter, number + 1)
 
     def tee(self, run: Streaming, node: Node, number: int) -> Tee:
         """Return the tee of ``node``, operator ``number`` over the stream of ``run``."""
@@ -220,7 +244,7 @@ class Taps:
             batched=plan.stream[number].inputs[0].batched,
         )
         given = {field.name: getattr(run, field.name) for field in dataclasses.fields(Streaming)}
-        given |= {"plan": cut, "beside": run.beside[:number], "taps": self.of(key)}
+        given |= {"plan": cut, "beside": run.beside[:number], "tap": self.of(key)}
         return Below(**given)
 
     def waiting(self, taker: Hashable) -> int:
@@ -245,38 +269,6 @@ class Taps:
     def spilled(self) -> int:
         """Number of blocks that were spilled to disk."""
         return sum(queue.spilled for tee in self.tees.values() for queue in tee.queues.values())
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Taking:
-    """Opens the flows of shared nodes for one taker."""
-
-    taps: Taps
-    taker: Hashable
-
-    def tap(
-        self,
-        run: Streaming,
-        number: int,
-        open_input: Opener,
-        epoch: int,
-        position: Position | None,
-    ) -> Flow:
-        """Return the flow of the shared operator ``number`` of ``run``.
-
-        Each taker shares only its first pass of the epoch of the tees; other passes of a repeat,
-        other epochs and resumed runs get flows of their own.
-        """
-        node, taps = run.plan.stream[number], self.taps
-        takes = self.taker in taps.takers.get(node.digest, ())
-        if not takes or epoch != taps.epoch or position is not None:
-            return open_input(epoch, position)
-        tee = taps.tee(run, node, number)
-        queue = tee.queues.get(self.taker)
-        if queue is None or (self.taker, node.digest) in taps.opened:
-            return open_input(epoch, position)
-        taps.opened.add((self.taker, node.digest))
-        return _Tap(tee, self.taker, run)
 
 
 class _Tap:

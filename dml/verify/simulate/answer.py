@@ -61,9 +61,11 @@ class Basis:
     sigma: float
 
     @property
-    def guessed(self) -> float:
-        """The share of the work that comes from a table of guesses."""
-        return dict(self.shares).get(GUESS, 0.0)
+    def lines(self) -> list[str]:
+        """Lines of text: what a forecast rests on, and what to do if most of that is guessed."""
+        guessed = dict(self.shares).get(GUESS, 0.0) > 0.5
+        hint = ["          run it once (ds.explain(analyze=True)) and ask again"]
+        return [f"rests on  {self}", *hint * guessed]
 
     def __str__(self) -> str:
         told = {
@@ -135,10 +137,7 @@ class WhatIf:
             lines.append(f"{name} => {_change(times)}")
         if self.step_s >= SEEN_S:
             lines.append(f"training  holds each element for {seconds_text(self.step_s)}")
-        lines.append(f"rests on  {self.basis}")
-        if self.basis.guessed > 0.5:
-            lines.append("          run it once (ds.explain(analyze=True)) and ask again")
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.basis.lines])
 
     __repr__ = __str__
 
