@@ -47,7 +47,7 @@ class Open(Protocol):
         """Begin ``tasks`` of ``job``, counted in ``tallies``; return the feed of partitions."""
 
 
-StreamTap: TypeAlias = Callable[[Any, int, Opener, int, Position | None], Flow]
+StreamTap: TypeAlias = "Callable[[Any, int, Opener, int, Position | None], Flow]"
 """A function that opens the shared operator of a number in a run, as other runs may have opened it.
 
 Its arguments are the run, the number, the opener of the operator's input, the epoch, the position.
