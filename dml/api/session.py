@@ -382,7 +382,7 @@ def _streamed(  # noqa: PLR0917 (a run)
 def choices_of(
     plan: Plan, settings: Settings, resources: RunResources, *, looks: bool, samples: int = 0
 ) -> RunChoices:
-    """Choose the tree of a plan: on a cluster of functions on whole units, if all workers get one.
+    """Choose how ``plan`` runs: on a cluster, on whole units if there is one for each worker.
 
     Functions run on slices if a schema is unknown and a function is impure: the rows that settle
     the types must not pass through that function again. ``looks`` is True if entries of other

@@ -31,7 +31,7 @@ def is_arrow(value: object) -> bool:
 
 
 def dtype_text(dtype: np.dtype[Any]) -> object:
-    """Return the content of a dtype: its letter code, or names, codes and shapes of its parts."""
+    """Describe a dtype for a digest: its letter code, or names, codes and shapes of its parts."""
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
         return (dtype_text(base), shape)
@@ -78,7 +78,7 @@ def arrow_pieces(value: Any) -> Iterator[object]:
 
 
 def type_text(kind: pa.DataType) -> object:
-    """Return the content of a type: Arrow's own text for a leaf, a tuple for a nested type."""
+    """Describe a type for a digest: Arrow's own text for a leaf, a tuple for a nested type."""
     if isinstance(kind, pa.BaseExtensionType):
         inside = kind.__arrow_ext_serialize__() if isinstance(kind, pa.ExtensionType) else str(kind)
         return ("extension", kind.extension_name, type_text(kind.storage_type), inside)

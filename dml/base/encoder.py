@@ -276,7 +276,7 @@ def _put_arrow(out: Encoder, value: object) -> None:
 
 
 def _put_columns(out: Encoder, pieces: Iterable[object]) -> None:
-    """Encode descriptions as values, and bulk data by its own hash, without copying the data."""
+    """Encode ``pieces`` of content: ``Bulk`` data by its hash, without a copy, others as values."""
     for piece in pieces:
         if isinstance(piece, content_digest.Bulk):
             out.put(_HEAD(b"B", piece.data.nbytes))

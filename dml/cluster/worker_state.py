@@ -204,9 +204,11 @@ def slices(
     *sources: Shipment,
     lends: bool = False,
 ) -> Shipment:
-    """Run all orders in sequence, and send a note to the client: the Dask task of a ``Ticket``.
+    """Run the slices of a Dask task (``Ticket``) one after the other, and report to the client.
 
-    ``orders`` are pickled; their arguments refer to ``sources``, results of other tasks.
+    ``orders`` are the pickled orders of slices; their arguments refer to ``sources``, results of
+    other tasks. The report is a Dask event of ``topic``, with the number ``ticket`` of the task. If
+    ``lends``, processes on this host may read the results from this worker's memory.
     """
     every: list[SliceOrder] = pickle.loads(orders)  # noqa: S301 (from the run's own client)
     worker = get_worker()

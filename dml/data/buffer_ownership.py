@@ -80,7 +80,7 @@ _PLACES: dict[int, Alone | Lent] = {}
 
 
 def alone(start: int, owner: Any) -> None:
-    """Register the buffer of ``owner``, which begins at ``start``, as read by one run only."""
+    """Register the buffer of ``owner``, at address ``start``, as read by one run only."""
     _register(Alone(start, owner))
 
 

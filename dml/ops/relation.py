@@ -1,9 +1,9 @@
 """A relation describes an operator's rows and columns as filters and values over a lower one.
 
-While operators keep rows by expressions and compute columns one by one, each column is a value over
-the columns of a lower operator, independent of the order and names in the written pipeline. So two
-pipelines can be compared filter by filter and column by column, and a pipeline can be reduced to
-some of its columns.
+Where operators only filter rows by expressions and compute columns one by one, each column is an
+expression over the columns of a lower operator, whatever the order of operators and the names of
+temporary columns are. So two pipelines can be compared filter by filter and column by column, and a
+pipeline can be reduced to some of its columns.
 """
 
 from __future__ import annotations

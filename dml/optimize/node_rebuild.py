@@ -24,7 +24,7 @@ SEGMENTS = results_key("_segment")
 
 
 def segment(given: Node, predicate: tuple[Value, ...], env: Env, like: Node) -> Segment:
-    """Return a segment over the input ``given``, with schema, place and source line of ``like``."""
+    """Return a ``Segment`` over ``given``; schema, place and source line are those of ``like``."""
     made = object.__new__(Segment)
     made.__dict__.update(_lasting(like), input=given, predicate=predicate, env=env)
     return _settled(made)

@@ -115,7 +115,7 @@ def name_now(fn: UserFunction) -> bytes:
 
 
 def as_now(fn: UserFunction) -> UserFunction:
-    """Return ``fn`` with ``name_now(fn)`` as its digest."""
+    """Return ``fn`` with the digest of its current behaviour, ``name_now(fn)``."""
     return dataclasses.replace(fn, digest=name_now(fn))
 
 

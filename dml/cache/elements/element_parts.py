@@ -154,7 +154,7 @@ class PackedEntries:
         return CachedBlock(self.places[number], before, self._block(number), after, since, until)  # type: ignore[arg-type]
 
     def _mark(self, number: int) -> tuple[int, Position | None]:
-        """Return an element and the stored position before it, the last up to block ``number``."""
+        """Return the element at the last mark up to block ``number``, and the position there."""
         entry, position = self.marks[bisect_right(self.marked, number) - 1]
         return self.places[entry], position
 

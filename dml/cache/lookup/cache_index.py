@@ -107,7 +107,7 @@ class CacheIndex:
         return frozenset(layout.viewed(folder, self._names(folder, listed)).live)
 
     def recut(self, fingerprint: str, listed: Listed) -> bool:
-        """Return True if a run that reuses rows of other entries may have stored some parts."""
+        """Return True if an entry may have parts from runs that reused rows of other entries."""
         return RECUT in self._names(layout.entry(fingerprint), listed)
 
     def _names(self, folder: str, listed: Listed) -> list[str]:

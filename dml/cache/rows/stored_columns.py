@@ -119,7 +119,7 @@ class Reusing(StoredLevel):
         return one.atoms(wanted.skip_atoms, wanted.run)
 
     def _of_same_content(self, wanted: UnitRequest) -> StoredUnit | None:
-        """Return stored rows of an entry made from equal rows of the level below, or None."""
+        """Return stored rows of an entry made from equal rows of the ``cache()`` below, or None."""
         below, rooted, part = self.below, self.rooted, wanted.unit.index
         if below is None or rooted is None or not rooted.any:
             return None
@@ -178,7 +178,7 @@ class Reusing(StoredLevel):
                 Cursor(rest).end(self.label)
 
     def _projected(self, names: Names, wanted: UnitRequest) -> Iterator[Atom]:
-        """Run the steps of this level for the columns ``names`` alone."""
+        """Run the steps from the source or lower ``cache()`` on, for columns ``names`` alone."""
         steps, _ = self._steps(self._lowest, names, wanted.at)
         return self.stepped(steps, self._read(wanted), self.input_blocks, wanted)
 

@@ -195,7 +195,7 @@ def _unfit(folder: Path, why: str) -> UnusableError:
 
 
 class LocalCopies:
-    """The copies in one folder, for all stores of a process; a failing disk raises no error."""
+    """Copies of cache parts in a local folder, for all stores; a failing disk raises no error."""
 
     def __init__(
         self,

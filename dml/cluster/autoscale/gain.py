@@ -154,8 +154,8 @@ class GainPolicy:
     def _judged(self, trial: Trial) -> ScalingDecision | None:
         """Judge the last change by its trial; return a step back if it failed, else None.
 
-        After an increase, the batch time must have fallen by a part of the possible gain; after a
-        decrease, it may have risen by only a part of what it could. ``gain`` is the fall.
+        After an increase, the batch time must have fallen by a part of the possible fall; after a
+        decrease, it may have risen by only a part of the possible rise.
         """
         ratio = self.batch_s.mean / trial.batch_time_s
         error = math.hypot(self.batch_s.error, trial.error) * ratio

@@ -196,7 +196,7 @@ class Channel:
     def send(self, value: Any, sheet: Sheet | None = None) -> None:
         """Send one object; raise OSError if the other end is gone.
 
-        Some of its buffers may already lie in ``sheet``, which is closed afterwards.
+        Some of its buffers may already lie in the file ``sheet``, which is closed afterwards.
         """
         message = Message(value, sheet)
         try:

@@ -56,7 +56,7 @@ class Slip:
 
 
 class Loan:
-    """A file of this process that neighbours may open as long as this object exists."""
+    """A file of this process that others on this host may open while this object exists."""
 
     def __init__(self, sheet: Sheet, places: Sequence[tuple[int, int]], columns: int) -> None:
         token = secrets.token_bytes(TOKEN)
@@ -84,7 +84,7 @@ def _many() -> bool:
 
 
 class Lender:
-    """Writes one partition into a file that neighbours can open; pass its ``keep`` to ``pack``."""
+    """Writes a partition to a file that others on this host can open; pass ``keep`` to ``pack``."""
 
     def __init__(self) -> None:
         self._sheet: Sheet | None = None

@@ -146,7 +146,7 @@ def _let_go(channel: Channel, note: MemoryNote, lifeline: int, serving: int) -> 
 
 
 def main() -> None:
-    """Serve the connection with the descriptors in ``sys.argv``: messages, lifeline, two notes."""
+    """Serve the parent, by descriptors in ``sys.argv``: a socket, a lifeline, two memory notes."""
     messages, lifeline, note, due = begun()
     GAUGE.own, GIVEN_UP.most, GIVEN_UP.due = True, None, MemoryNote(due).write
     serving = threading.get_ident()

@@ -223,7 +223,7 @@ class Concurrency:
         return self._step(most, now, f"functions wait {1 - now.cpu:.0%} of their time")
 
     def _step(self, parallel: int, now: SliceFigures, reason: str) -> ConcurrencyChange | None:
-        """Change the number, and check the next interval against this one."""
+        """Run ``parallel`` slices at once; the next interval is compared with this one, ``now``."""
         self.before = self.parallel, now
         return self._set(parallel, now.cpu, reason)
 

@@ -411,7 +411,7 @@ class Core:
             actions.append(self._start(choice, now))
 
     def _look_at_line(self) -> None:
-        """Update ``state``: bytes reserved for the head, expected output of tasks behind it."""
+        """Update ``state``: bytes reserved for the oldest task, expected output of later tasks."""
         state, line = self.state, self._line.head
         head = self.active.get(line)
         state.head_reserved_bytes = head.reserved_bytes if head else 0

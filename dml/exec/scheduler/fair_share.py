@@ -126,9 +126,10 @@ class FairTurns:
             self.whose[name], self.spent_s[name] = stage, 0.0
 
     def _hasty(self, name: str, stage: int) -> bool:
-        """Return whether a turn would be short, the last was recent, and more work will come.
+        """Return whether a turn of ``stage`` on resource ``name`` should be delayed.
 
-        More work will come if an excluded earlier stage runs a slice and has others waiting.
+        It should if it would be short, the last turn was recent, and more work will come: an
+        earlier stage with smaller needs runs a slice and has others waiting.
         """
         enough_s = ENOUGH * self._drain_s(name, stage)
         since_s = self.now - self.ended_s.get(name, -math.inf)

@@ -376,7 +376,7 @@ class UnorderedFlow(SlicedFlow):
             part.start = self.place - self.behind
 
     def _read_over(self) -> bool:
-        """Take and discard the delivered spans that come next; return False if the input ends."""
+        """Discard the next input rows if a resumed run delivered them; return False at the end."""
         while self.saved and self.saved[0].start == self.place and self.saved[0].given == ALL:
             span = self.saved[0]
             while self.place < span.stop:

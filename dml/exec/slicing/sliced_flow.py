@@ -567,7 +567,7 @@ class SlicedFlow:
     def _start(
         self, part: LanePart, pieces: Sequence[Piece], begin: int, first: int | None = None
     ) -> None:
-        """Let a worker run ``pieces`` from operator ``begin`` to the next closed gate."""
+        """Let a worker run ``pieces`` from operator ``begin`` to the next with unsettled types."""
         gate = self._gate()
         part.gate = gate
         end = len(self.lane.nodes) if gate is None else gate.index + 1

@@ -146,7 +146,7 @@ class RunMember:
 
 
 class Lockstep:
-    """Members that share a stream, which run together until the last of them ends."""
+    """The runs (``members``) that share a stream, advanced together until the last of them ends."""
 
     def __init__(self, members: Sequence[RunMember], taps: Taps) -> None:
         self.taps = taps

@@ -80,7 +80,7 @@ class PullLimit:
         return reader is self.head or len(self.running - {self.head}) < others
 
     def leave(self, reader: _Reader, rows: int, spent: tuple[float, float, float]) -> None:
-        """Record a pull of ``reader``: its number of rows, and the times of its ``_Clock``."""
+        """Record a pull of ``reader``: its number of rows, and its times from ``_Clock.spent``."""
         with self.moved:
             beside = len(self.running)
             self.running.discard(reader)

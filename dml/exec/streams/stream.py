@@ -432,7 +432,7 @@ class Streaming(PlanRun):
         return self._open_units(job, position)
 
     def _settles_by_count(self, job: Job) -> bool:
-        """Return whether a known number of source rows settles all types, as slices need it."""
+        """Return whether a known number of source rows settles all types, which slices require."""
         units = dataclasses.replace(self.choices, whole_units=False)
         if on_units(self.plan, units) or not unsettled(job):
             return False

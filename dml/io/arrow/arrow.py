@@ -175,7 +175,7 @@ class ArrowFile(TypedFile):
 
 
 class ArrowFiles(TypedFiles[ArrowFile]):
-    """Arrow files, whose batch sizes are computed once."""
+    """Arrow files, whose record batch sizes are computed once."""
 
     word: ClassVar[str] = "arrow files"
 

@@ -292,7 +292,7 @@ class CsvForm(Form):
         types: Mapping[str, pa.DataType],
         columns: Sequence[str] = (),
     ) -> pa.Table:
-        """Return ``columns`` (empty: all) of the rows in ``data``, parsed in groups."""
+        """Parse ``columns`` (empty: all) of the rows in ``data``, ``AT_ONCE`` columns at a time."""
         options = pc.ConvertOptions(
             column_types=types, null_values=["", *self.nulls],
             strings_can_be_null=bool(self.nulls),

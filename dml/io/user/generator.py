@@ -190,7 +190,7 @@ def schema_of_rows(rows: Iterator[Mapping[str, Any]], name: str) -> Schema:
 
 
 def _lengthened(held: list[Any], rows: Iterator[Mapping[str, Any]], name: str) -> bool:
-    """Double the rows in ``held``, or read one row if it is empty; return False at the end."""
+    """Append as many of ``rows`` as ``held`` has, at least one; return False if there are none."""
     before = len(held)
     try:
         held.extend(map(owned_row, islice(rows, max(1, before))))

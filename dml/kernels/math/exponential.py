@@ -76,7 +76,7 @@ def _reduce(x: StepValue, form: FloatFormat) -> ReducedExponent:
 
 
 def _mantissa(part: ReducedExponent) -> StepValue:
-    """Return e**r, between 0.7 and 1.42."""
+    """Return e**r, between 0.7 and 1.42, for the reduced argument r of ``part``."""
     return 1.0 + (part.high - (part.low - part.rest))
 
 

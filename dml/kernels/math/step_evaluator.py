@@ -149,7 +149,7 @@ class _Work:
         return self.registers[len(self.ready.table.steps) - 1]
 
     def _patch(self, arm: Arm, out: Array) -> None:
-        """Overwrite the unusual elements of ``out``, if there are any."""
+        """Overwrite the elements of ``out`` for which the mask of a ``patch`` step is false."""
         if arm.mask not in self.rare:
             usual = self.registers[arm.mask]
             self.rare[arm.mask] = None if usual.all() else _Rare(np.flatnonzero(~usual), {})
@@ -158,7 +158,7 @@ class _Work:
             out[rare.places] = self._special(arm, rare)
 
     def _special(self, arm: Arm, rare: _Rare) -> Array:
-        """Compute the special side of a patch for the unusual elements."""
+        """Return the results of a ``patch`` step for the elements where its mask is false."""
         values = rare.values
         for index in arm.reads:
             register = self.registers[index]
@@ -168,7 +168,7 @@ class _Work:
         return values[arm.special]
 
     def _step(self, index: int, step: MathStep, rare: _Rare) -> Array:
-        """Compute one step of an arm into fresh memory."""
+        """Compute one step, for the elements ``rare`` only, into new memory."""
         if step.op == "const":
             return self.registers[index]
         args = [rare.values[arg] for arg in step.args]

@@ -17,7 +17,7 @@ VIEWS = ("bits", "float")
 
 
 class Arm(NamedTuple):
-    """The special side of a patch: its further steps, and the main steps they read."""
+    """The steps that compute the rare elements of a ``patch``, and the main steps they read."""
 
     mask: int
     usual: int

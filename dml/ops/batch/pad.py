@@ -84,7 +84,7 @@ class Pad(Node):
         return found
 
     def run(self, block: Block, _at: At) -> Iterator[Block]:
-        """Yield the marked rows; raise CastError for a too long list, after earlier rows."""
+        """Yield rows with marked lists; raise CastError for a too long list, after earlier rows."""
         if not block.n and not self.schema.known:
             return
         schema = self.schema_over(block.schema)

@@ -89,13 +89,13 @@ class ChainStop(NamedTuple):
 
 
 class CallChain:
-    """A ``map`` that ``starts`` accepts, and the ``filter`` above, if ``judges`` accepts one."""
+    """A ``map`` that ``starts`` accepts, and the ``filter`` above it if ``judges`` accepts it."""
 
     def __init__(self, mapped: MapRows, kept: FilterRows | None) -> None:
         self.mapped, self.kept = mapped, kept
 
     def schema(self, block: Block, at: At) -> Schema | None:
-        """Return the schema of the loop's output for ``block``; None if it cannot run (yet)."""
+        """Return the schema of the output for ``block``; None if no loop can be generated (yet)."""
         node = self.mapped
         found = node.schema if node.schema.known else at.schemas.get(node.digest.hex())
         if found is None or not block.schema or len(found) != node.fn.fresh:

@@ -122,7 +122,7 @@ class LiftedNode(Skipping):
         return None if result.failed else self.to_block(block, result.outputs)
 
     def quick(self, block: Block, at: At) -> Block | None:
-        """Return the result of ``computed``; None unless a comparison found no difference."""
+        """Return ``computed(block, at)``; None until the function was called and gave the same."""
         if not self.trust.compared or self.trust.differs or not block.n:
             return None
         out = self.computed(block, at)

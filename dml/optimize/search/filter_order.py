@@ -143,7 +143,7 @@ def _judged(node: Segment, below: bytes, profile: Profile) -> _Judged:
 
 
 def _groups(node: Segment, below: bytes, profile: Profile) -> Iterator[_Group]:
-    """Yield the cheap parts as one group (one pass over memory), and each costly part alone."""
+    """Yield the cheap conditions of a filter as one group, and each costly condition alone."""
     parts = node.predicate
     costly = [place for place, part in enumerate(parts) if is_costly(part)]
     cheap = tuple(place for place in range(len(parts)) if place not in costly)

@@ -89,7 +89,7 @@ _END = object()
 
 
 def _tried(node: Skipping, work: Callable[[], Any], ids: RowIds, at: At) -> list[Any]:
-    """Return ``[work()]``; if it raises, return [] if errors are skipped, else raise UDFError."""
+    """Return ``[work()]``. On an error, return [] if ``node`` skips errors, else raise UDFError."""
     out: list[Any] = []
     error = caught(lambda: out.append(work()))
     if error is not None and not node.skips:
@@ -172,7 +172,7 @@ def _read(
 
 
 def fitted(node: Skipping, made: Block, at: At, *, padded: bool = False) -> Block:
-    """Return ``made`` in the columns and types that were declared, or settled by the first batch.
+    """Return ``made`` with the declared columns and types, or those of the first batch.
 
     ``made`` may have its columns in another order, and numbers of another type that the wanted type
     can represent. Results of ``padded`` batches may differ in width.
@@ -213,7 +213,7 @@ def _as_padded(kind: pa.DataType) -> pa.DataType:
 
 
 def unfit(node: Skipping, what: str, try_: str = "") -> UDFError:
-    """Return the error for a result that is no batch, or differs in form from earlier batches."""
+    """Return the error for a result that is not a batch, or not of the form of earlier batches."""
     found = UDFError(
         f"{node.fn.name} returned {what}",
         why="batches of one stream have the same columns and types, and arrays of one length",
@@ -371,7 +371,7 @@ def _of_tensors(array: np.ndarray) -> bool:
 
 
 def _tensors(node: Skipping, name: str, arrays: list[Any]) -> tuple[pa.DataType, Values]:
-    """Return a column whose values are arrays, of open shape even if all have one shape here."""
+    """Return a column of arrays, with open shape even if all of these arrays have one shape."""
     try:
         kind = settle(arrays)
         if not isinstance(kind, OpenTensor):

@@ -295,7 +295,7 @@ def _object_array(values: pa.Array) -> np.ndarray:
 
 
 def _tensors(values: pa.ExtensionArray) -> np.ndarray:
-    """Return tensors as an object array; if ``stacked`` and of equal shape, as one array."""
+    """Return tensors as an object array, or as one array if their type asks for it and they fit."""
     whole = stacked_in(values) if values.type.stacked else None
     if whole is not None:
         return _one_nan(whole)
