@@ -150,6 +150,7 @@ def main() -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:unclosed:Warning")
 def test_dask_is_measured() -> None:

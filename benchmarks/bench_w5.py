@@ -196,6 +196,7 @@ def main() -> None:
             print(shown(run(in_threads(ds), "threads", limit, asked.loads)), flush=True)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:unclosed:Warning")
 def test_unlike_stages_are_measured() -> None:

@@ -51,7 +51,7 @@ def test_random_pipelines_in_stages_equal_the_oracle(
     many: Callable[[int, int], int], pool: DataPool, cache: Path
 ) -> None:
     chains = 0
-    for number in range(many(50, 1000)):
+    for number in range(many(30, 1000)):
         found = case(900_000 + number, pool)
         found.drawn.dataset._node = needing(found.node, random.Random(number))
         chains += bool(optimize(found.node, 0).plan.links)
