@@ -49,7 +49,7 @@ def test_random_pipelines_fail_alike_wherever_they_run(
     many: Callable[[int, int], int], pool: DataPool, cache: Path
 ) -> None:
     errors = Counter[str]()
-    for number in range(count := many(20, 1500)):
+    for number in range(count := many(30, 1500)):
         draw, one = drawn(5_000_000 + number, pool)
         node, way = one.dataset._node, RunWay(rewriting=draw.random() < 0.7, kept_bytes=0)
         wanted = outcome(elements(node, way, cache))
