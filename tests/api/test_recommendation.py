@@ -8,13 +8,18 @@ import pytest
 
 import dml
 from dml import Dataset
-from dml.api import recommendation
+from dml.api import recommendation, what_if
 from dml.api.recommendation import Recommendations
 from dml.events import Event, OperatorTotals, RunFinished, RunStarted, Tuned, Waits
 from dml.optimize.phases import optimize
 
 ROWS = 640
 OFF: dict[str, Any] = {"telemetry_dir": "off", "num_workers": 2}
+
+
+@pytest.fixture(autouse=True)
+def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(what_if, "cores", lambda: 2)
 
 
 def f(row: dict[str, Any]) -> dict[str, Any]:
