@@ -66,9 +66,9 @@ def doubled(row: Row) -> Row:
 
 
 def people(data: Path) -> Dataset:
-    return dml.read_parquet(data / "people", atom_rows=16).with_options(
-        cache_dir=str(data / "kept")
-    )
+    ds = dml.read_parquet(data / "people", atom_rows=16)
+    # what earlier runs learned may switch rules off
+    return ds.with_options(cache_dir=str(data / "kept"), telemetry_dir="off")
 
 
 def filled(ds: Dataset) -> str:
@@ -99,8 +99,8 @@ OPERATORS: dict[str, Callable[[Path], str]] = {
     ).explain("physical"),
     "late_filter": lambda data: people(data).filter(col("score") > 0.5).explain("physical"),
     "coalesced_read": lambda _: (
-        dml.range(1000).filter(col("id") % 3 == 0).batch(8).explain("physical")
-    ),
+        dml.range(1000).filter(col("id") % 3 == 0).batch(8).with_options(telemetry_dir="off")
+    ).explain("physical"),
     "cache_in_memory": lambda data: filled(people(data).map(doubled).cache().batch(8)),
     "cache_on_disk": lambda data: filled(people(data).map(doubled).cache(tier="disk").batch(8)),
     "cache_to_be_filled": lambda data: (
