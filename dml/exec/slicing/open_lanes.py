@@ -275,7 +275,8 @@ class UnorderedFlow(SlicedFlow):
         bound = not parts or not parts[0].loose
         outer = self.lane.outer(before, self.given + self.skip if bound else 0)
         spans = [*self.done, *partly, *self.saved]
-        found = [Done(a - base, b - base, given) for a, b, given in spans]
+        # rows before the base are behind the input's position
+        found = [Done(max(a - base, 0), b - base, given) for a, b, given in spans]
         return _with_spans(outer, self.lane.sections, found)
 
     @property
