@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from dml.api.cost_profile import estimates_of, gains_of
 from dml.api.plan_search import explain_arrangement
 from dml.api.resources import RunResources, verifies
 from dml.api.run_storage import Cached, cache_contents, storing_of, without
-from dml.api.session import arrangement, choices_of, exchange, optimized, written_plan
+from dml.api.session import arrangement, every_choice, exchange, optimized, written_plan
 from dml.events import Event
 from dml.exec.scheduler.baseline_policies import policy_line
 from dml.expr.node import Node
@@ -29,10 +30,10 @@ def explain(node: Node, settings: Settings, stage: str | None, epoch: int) -> st
     Caches are described as a run of ``epoch`` that begins now would find them.
     """
     run = arrangement(node, settings)
-    stations = run.stations
-    made = optimized(node, settings)
+    stations, made = run.stations, optimized(node, settings)
+    decided = partial(explain_arrangement, made, settings, without(settings), run)
     if stage == "arranged":
-        return explain_arrangement(made, settings, without(settings), run)
+        return decided()
     if stage not in (None, "physical", "costs"):
         return explained(stations, stage)
     expected = estimated(node, settings)
@@ -42,8 +43,7 @@ def explain(node: Node, settings: Settings, stage: str | None, epoch: int) -> st
     if stage is not None:
         return physical
     parts = {each: explained(stations, each) for each in ("written", "normalized")}
-    decided = explain_arrangement(made, settings, without(settings), run)
-    parts |= {"physical": physical, "arranged": decided, "costs": costs_text(expected)}
+    parts |= {"physical": physical, "arranged": decided(), "costs": costs_text(expected)}
     text = "\n".join(f"{each}\n{textwrap.indent(parts[each], '  ')}" for each in parts)
     return f"{text}\n{rewrites_text(stations.trace, gained(node, settings, expected))}"
 
@@ -57,11 +57,9 @@ def _physical(
     caches = dict(cached(plan, settings, epoch))
     remarks = {node: each.summary for node, each in caches.items()}
     hits = [node for node, each in caches.items() if each.whole]
-    shared = RunResources.of(settings, plan)
-    choices = {}
+    resources = RunResources.of(settings, plan)
+    choices = every_choice(plan, settings, resources, looks=looks, samples=samples)
     for each in plan.all:
-        resources, own = shared.beside(each), samples if each is plan else 0
-        choices[each] = choices_of(each, settings, resources, looks=looks, samples=own)
         if why := exchange(each, settings, resources.budget.limit_bytes)[1]:
             remarks[each.stream[0]] = f"not by the workers, {why}"
     text = physical_text(plan, choices, expected, remarks, hits)

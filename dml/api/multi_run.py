@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import textwrap
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Any
 from dml.api.cost_profile import estimates_of
 from dml.api.resources import RunResources, verifies
 from dml.api.run_storage import without
-from dml.api.session import choices_of, optimized, streamed
+from dml.api.session import every_choice, optimized, streamed
 from dml.errors import PlanError
 from dml.exec.streams.multi_run import FileReceiver, Receiver, RunMember, TableReceiver, outcomes
 from dml.exec.streams.stream import Streaming
@@ -23,7 +24,6 @@ from dml.exec.writing.file_writer import Planned, check_columns, cuts_of, made_i
 from dml.expr.node import Node
 from dml.ops.cache.shared import Shared
 from dml.optimize.explain.physical_text import physical_text
-from dml.optimize.explain.stations import indented
 from dml.optimize.search.shared_prefixes import Together, Weighed, run_shared_once, together
 from dml.physical.operators import RunChoices
 from dml.physical.plan import Plan
@@ -221,11 +221,8 @@ def explained_together(wanted: Sequence[WantedRun]) -> str:
         group = next(g for g in groups_of(wanted) if number in g.numbers)
         plan, settings = optimized(group.node(number), each.settings).plan, each.settings
         resources = RunResources.of(settings, plan, len(group.numbers))
-        choices = {
-            below: choices_of(below, settings, resources.beside(below), looks=False)
-            for below in plan.all
-        }
+        choices = every_choice(plan, settings, resources, looks=False)
         choices[plan] = _sharing(choices[plan], plan)
         text = physical_text(plan, choices, estimates_of(plan, settings))
-        lines += [f"pipeline {number + 1}", indented(text)]
+        lines += [f"pipeline {number + 1}", textwrap.indent(text, "  ")]
     return "\n".join(lines)

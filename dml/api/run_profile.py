@@ -41,6 +41,14 @@ class RunProfile:
     bottleneck: str
     trained: bool
 
+    @staticmethod
+    def of(
+        clock: StepClock, bound_s: float | None, bottleneck: str, *, trained: bool
+    ) -> RunProfile:
+        """Return the profile of the loop that ``clock`` has measured."""
+        seconds = clock.ended - clock.begun
+        return RunProfile(clock.steps, seconds, *clock.each(), bound_s, bottleneck, trained)
+
     @property
     def input_bound(self) -> bool:
         """True if the loop would be faster with a faster pipeline, by more than 2 %."""
@@ -155,6 +163,11 @@ def measured(elements: Iterable[Any], train: Train | None) -> StepClock:
             try_="a function that iterates over its argument, such as profile(train=loop)",
         )
     return clock
+
+
+def bound_s(clock: StepClock, train: Train) -> float:
+    """Return the seconds of a step of ``train`` on copies of the first element of ``clock``."""
+    return measured(repeated(clock), train).each()[0]
 
 
 def repeated(clock: StepClock) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Verbs that run a pipeline are defined here: iteration, Dask graphs, splits, run reports."""
+"""Verbs that run a pipeline are defined here: iteration, graphs, splits, run reports, forecasts."""
 
 from __future__ import annotations
 
@@ -14,15 +14,19 @@ from dml.io.source import Source
 from dml.settings import AUTOTUNE, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Mapping
     from types import ModuleType
 
+    from dml.api.recommendation import Recommendations
     from dml.api.resources import RunResources
+    from dml.api.run_profile import RunProfile, Train
     from dml.cluster.graph.program import Recipe
+    from dml.events import Event
     from dml.exec.delivery.iterator import Elements, Report
     from dml.exec.memory.memory_report import MemoryReport
     from dml.exec.streams.stream import Streaming
     from dml.fleet.report import RunTable
+    from dml.verify.simulate.answer import WhatIf
 
 DASK_KINDS = ("delayed", "dataframe")
 
@@ -227,6 +231,96 @@ class Results:
             )
         found: RunTable = wiring().stats(last.so_far())
         return found
+
+    @property
+    def _last_events(self) -> list[Event]:
+        """The events of the pipeline's last run in this process; [] if there was none."""
+        last = self._node.memo.get("report")
+        return [] if last is None else last.so_far()
+
+    @door
+    def what_if(
+        self,
+        *,
+        workers: int | None = None,
+        memory: int | str | None = None,
+        gpus: float | None = None,
+        resources: Mapping[str, float] | None = None,
+        storage_gbps: float | None = None,
+        step_s: float | None = None,
+        rows_per_s: float | None = None,
+    ) -> WhatIf:
+        """Forecast a run with other resources: its time, its bottleneck, and a lower bound.
+
+        Arguments not given are as in the settings. Each worker beyond the present ones brings its
+        own core; ``gpus`` and ``resources`` are those of all workers together; ``storage_gbps`` is
+        the storage bandwidth in Gbit/s, a limit in addition to the measured reading time; a
+        training loop takes ``step_s`` seconds per element (None: as in the last run here). With
+        ``rows_per_s``, find the number of workers that reaches this rate.
+
+        Nothing runs, and no epoch is counted. The scheduler of real runs schedules simulated tasks
+        on a hypothetical cluster; the answer also gives a bound that no schedule could beat. Costs
+        are those of the last iteration of this pipeline in this process, else of earlier runs, else
+        guesses; the answer says which. docs/what_if.md lists what is not modelled. Raise PlanError
+        for invalid numbers, needed resources that no worker has, and a cluster without
+        ``workers=``.
+        """
+        asked = (workers, memory, gpus, resources, storage_gbps, step_s, rows_per_s)
+        from dml.api import what_if
+
+        return what_if.what_if(self._node, self._settings, asked, self._last_events)
+
+    @door
+    def recommend(self) -> Recommendations:
+        """Return the settings that are worth fixing, as code with reasons; ``print`` it.
+
+        These are settings with which the next run is expected to take at least 5 % less, by the
+        forecast of ``what_if``, and what the last run found by itself, such as how many slices of a
+        function that waits pay at once. Nothing runs. Run the pipeline once before: without
+        measurements the costs are guesses, and the answer says so.
+
+        >>> print(ds.recommend())  # doctest: +SKIP
+        .with_options(executor='processes')  -46% expected: functions run on all cores
+        rests on  the last run for 100% of the work; may be off by +-20%
+        """
+        from dml.api import recommendation
+
+        return recommendation.recommend(self._node, self._settings, self._last_events)
+
+    @door
+    def profile(self, train: Train | None = None, *, upper_bound: bool = False) -> RunProfile:
+        """Run the next epoch once, and return whether the training loop waits, and for what.
+
+        ``train`` is a training loop: a function that is called with an iterable of the elements of
+        one epoch, which it may read once. Without it, the pipeline runs alone, as fast as it can.
+        With ``upper_bound``, the loop then runs again on as many copies of the first element, which
+        shows its speed if the input took no time: a loop whose steps are at most 2 % longer is not
+        input bound. Arrays are not copied, so a loop that writes into them sees what it wrote.
+
+        The answer names the operator and the resource that limit the pipeline itself, as
+        ``what_if`` foresees it from the measurements of this run. It does not count as an epoch.
+        Raise PlanError without an element, if the loop reads the elements twice, and without
+        ``train`` for a pipeline without end or with ``upper_bound``.
+
+        >>> print(ds.profile(loop, upper_bound=True))  # doctest: +SKIP
+        profile   782 steps in 9.80 s
+        step      12.5 ms, of which 4.31 ms (34%) wait for the input
+        bound     8.2 ms with one element repeated
+        verdict   input bound: the loop waits
+        limit     MapRows(decode) (98% of 2 cores)
+        """
+        from dml.api import run_profile
+
+        run_profile.check(train, upper_bound=upper_bound)
+        if train is None:
+            self._must_end("profile")
+        opened = running(self._settings).run
+        with opened(self._node, self._settings, self._coming, lambda _: None) as elements:
+            clock = run_profile.measured(elements, train)
+        self._ran(self._node, elements.report)
+        bound_s = run_profile.bound_s(clock, train) if upper_bound and train is not None else None
+        limit = self.what_if(step_s=0).bottleneck
+        return run_profile.RunProfile.of(clock, bound_s, limit, trained=train is not None)
 
     @door
     def memory_report(self) -> MemoryReport:

@@ -399,6 +399,19 @@ def choices_of(
     )
 
 
+def every_choice(
+    plan: Plan, settings: Settings, resources: RunResources, *, looks: bool, samples: int = 0
+) -> dict[Plan, RunChoices]:
+    """Return ``choices_of`` of ``plan``, and of each plan beside it, none of which is sampled."""
+    own = {plan: samples}
+    return {
+        each: choices_of(
+            each, settings, resources.beside(each), looks=looks, samples=own.get(each, 0)
+        )
+        for each in plan.all
+    }
+
+
 def exchange(plan: Plan, settings: Settings, limit_bytes: int) -> tuple[int, str]:
     """Return how many of the first stream operators run on workers; if none, also why not."""
     if settings.executor != "distributed":

@@ -12,7 +12,7 @@ from dml.api.cost_profile import estimates_of, profile_of
 from dml.api.plan_search import arranged
 from dml.api.resources import RunResources, slots_of
 from dml.api.run_storage import without
-from dml.api.session import LOCAL, choices_of, optimized
+from dml.api.session import LOCAL, every_choice, optimized
 from dml.base.host import cores
 from dml.errors import MemoryContractError, PlanError
 from dml.events import Event, OperatorTotals, RunFinished, RunStarted, Tuned, Waits
@@ -345,6 +345,7 @@ class RunForecaster:
         run = arranged(self.made, settings, self.off)
         resources = RunResources.of(run.settings, run.stations.plan)
         place = self._place(run.settings, workers, asked)
+        choices = every_choice(run.stations.plan, run.settings, resources, looks=False)
         models, first = [], 0
         for number, plan in enumerate(run.stations.plan.all):
             budget = resources.beside(plan).budget if number else resources.budget
@@ -352,9 +353,7 @@ class RunForecaster:
                 fits(plan, budget)
             works = self.works[first : first + len(plan.operators)]
             own = place if not number else dataclasses.replace(place, step_s=0.0)
-            shared = dataclasses.replace(resources, budget=budget)
-            choices = choices_of(plan, run.settings, shared, looks=False)
-            models.append(model_of(plan, works, budget, own, choices))
+            models.append(model_of(plan, works, budget, own, choices[plan]))
             first += len(plan.operators)
         return foresee(models, place, bounded=bounded), resources.budget.limit_bytes
 

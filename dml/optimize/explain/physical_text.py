@@ -75,7 +75,8 @@ class _Text:
                 number = operator.first - len(plan.on_blocks)
                 pairs = zip(plan.beside[number], operator.inputs[1:], strict=True)
                 for each, below in pairs:
-                    yield from _indented(self.lines(each, below, begins[each], "beside"))
+                    for line in self.lines(each, below, begins[each], "beside"):
+                        yield textwrap.indent(line, "  ")
         yield from (_line("note", note) for note in _notes(plan))
 
     def _operator(self, operator: PhysicalOperator, first: int) -> Iterator[str]:
@@ -137,10 +138,6 @@ def _kind(operator: PhysicalOperator, node: Node) -> str:
 
 def _line(kind: str, text: str) -> str:
     return f"{kind.ljust(KIND)}{text}"
-
-
-def _indented(lines: Iterable[str]) -> Iterator[str]:
-    return (textwrap.indent(line, "  ") for line in lines)
 
 
 def _notes(plan: Plan) -> Iterator[str]:

@@ -33,11 +33,6 @@ def explained(stations: Optimized, stage: str, *, micros: bool = True) -> str:
     return STATIONS[stage](stations)
 
 
-def indented(text: str) -> str:
-    """Return the text indented by two spaces."""
-    return "\n".join("  " + line for line in text.split("\n"))
-
-
 def rules_text(stations: Optimized, *, micros: bool = True) -> str:
     """Return every rewriting in order: rule, law, input, result; then refusals with reasons.
 
