@@ -177,8 +177,11 @@ def test_a_second_job_gets_all_and_computes_nothing(data: Path, log: Path, tmp_p
 JOB = """
 import sys
 import dml
+from dml.api import autocache
+from tests.api.test_autocache import QUICK
 from tests.cache.rows.test_stored_rows import counting
 from pathlib import Path
+autocache.times_of = lambda _root: (QUICK, QUICK)
 data, log, kept = map(Path, sys.argv[1:])
 ds = dml.read_parquet(data).map(counting(log)).autocache()
 ds = ds.with_options(cache_dir=str(kept), telemetry_dir="off", verify="off")
