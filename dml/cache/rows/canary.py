@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -265,7 +265,9 @@ def _first_odd(sample: CanarySample, run: Running, draw: int) -> Odd | None:
     given = next(run.reading.again(sample.unit), None)  # the reader ends here
     if given is None:
         return None
-    kept = StoredSample(sample, whole=given.n)
+    stage = run.reading.stage
+    unread = stage.source.schema.keys() - set(stage.columns)
+    kept = StoredSample(sample, whole=given.n, unread=unread)
     steps = _anew(sample)
     rows = sample.unit.rows or sum(count for count, *_ in sample.found.about["blocks"])
     each_s, grain = sample.found.cost_s / max(1, rows), grain_of(sample.nodes)
@@ -299,15 +301,18 @@ def _run(steps: Sequence[Steps], block: Block) -> Iterator[Block]:
 
 
 class StoredSample:
-    """The stored rows of a unit's first atom, for which the source has ``whole`` rows."""
+    """The stored rows of a unit's first atom, for which the source has ``whole`` rows.
 
-    def __init__(self, sample: CanarySample, whole: int) -> None:
+    The run does not read the columns ``unread`` of the source, and does not compare them.
+    """
+
+    def __init__(self, sample: CanarySample, whole: int, unread: Set[str]) -> None:
         blocks = next(sample.found.atoms(0), [])
         if sample.shown is not None:
             blocks = [made for block in blocks for made in sample.shown(block)]
         self.blocks = [block for block in blocks if block.n]
         self.high, self.low = _ids(self.blocks)
-        self.free, self.whole = sample.found.form == FREE, whole
+        self.free, self.whole, self.unread = sample.found.form == FREE, whole, unread
 
     def odd(self, given: Block, made: Sequence[Block]) -> Odd | None:
         """Return how rows ``made`` from ``given`` first differ from stored rows, or None."""
@@ -350,6 +355,8 @@ class StoredSample:
         """Return a difference in the first column that differs, at its first such row, or None."""
         one, two = concat(made), concat(stored)
         for name, kind in two.schema.items():
+            if name in self.unread and name not in one.schema:
+                continue
             if one.schema.get(name) != kind:
                 return self._locate(given, low[0], f"column {name!r} is of another type, or gone")
             row = first_odd(one[name], two[name])

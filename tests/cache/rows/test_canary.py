@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -361,3 +363,18 @@ def test_columns_of_others_are_looked_at_before_they_are_taken(
         assert narrow.to_arrow()["c"].to_pylist() == scaled(2)
     assert narrow.to_arrow()["c"].to_pylist() == scaled(2)
     assert kept(wide, tmp_path).to_arrow()["a"].to_pylist() == scaled(2)
+
+
+def test_columns_that_a_run_does_not_read_are_not_compared(tmp_path: Path) -> None:
+    table = pa.table({"n": list(range(20)), "unread": ["a"] * 20})
+    pq.write_table(table, tmp_path / "two.parquet")
+    rows = dml.read_parquet(tmp_path / "two.parquet")
+
+    def counted(row: dict[str, Any]) -> dict[str, Any]:
+        return {"listed": list(range(row["n"] % 5))}
+
+    kept(rows.cache(tier="disk"), tmp_path).to_arrow()
+    listed = kept(rows.map(counted).cache(tier="disk"), tmp_path).to_arrow()
+    assert listed.num_rows == 20
+    again = kept(rows.filter(col("n") > 3).map(counted).cache(tier="disk"), tmp_path)
+    assert again.to_arrow().num_rows == 16
