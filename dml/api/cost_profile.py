@@ -158,7 +158,7 @@ def planned(root: Node, settings: Settings, without: frozenset[str]) -> Optimize
             break
         off.append(worst.off())
         made = _by_cost(root, settings, made.without | {worst.rule.name})
-    made.trace.refused += off
+    made.trace.too_costly += off
     return made
 
 

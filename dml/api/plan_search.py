@@ -10,7 +10,6 @@ from dml.api.cost_profile import expected, named_as, profile_of
 from dml.api.resources import RunResources
 from dml.exec.drivers.promotion import movable
 from dml.exec.memory.memory_shares import KEPT_SHARE
-from dml.optimize.engine import RuleTrace
 from dml.optimize.phases import Optimized
 from dml.optimize.search.arrangement import ArrangementDecision, decide
 from dml.optimize.search.arrangement_space import MachineLimits, allowed, cut
@@ -48,7 +47,8 @@ def arranged(made: Optimized, settings: Settings, without: frozenset[str]) -> Ar
     decision = _decided(made.plan, settings, machine, without)
     if decision is None:
         return plain
-    trace = RuleTrace(time.perf_counter, [*made.trace.applied], [*made.trace.refused])
+    given = made.trace
+    trace = dataclasses.replace(given, applied=[*given.applied], too_costly=[*given.too_costly])
     note(trace, decision, started)
     way = decision.chosen.way
     plan = cut(made.plan, way.cuts)

@@ -21,7 +21,6 @@ from dml.expr.tree_text import as_html
 from dml.io.files.file_content import unchanged_since_ns
 from dml.kernels.compiled.tier_choice import KernelTiers, shared
 from dml.optimize.fingerprints import asked_names, kept_name, stored_name, unnamed
-from dml.optimize.rules.families import named
 from dml.physical.plan import Plan
 from dml.settings import Settings, user_folder
 from dml.udfs.named_function import name_now
@@ -112,6 +111,10 @@ def tiers_of(settings: Settings) -> KernelTiers:
 
 def without(settings: Settings) -> frozenset[str]:
     """Return the rules that ``settings`` disable. Raise PlanError for an unknown rule or family."""
+    if not settings.disable_rules:
+        return frozenset()
+    from dml.optimize.rules.families import named
+
     return named(settings.disable_rules)
 
 

@@ -52,11 +52,20 @@ class Refused:
 
 @dataclasses.dataclass
 class RuleTrace:
-    """All rewritings of one optimization in order, and the refused ones (near misses)."""
+    """All rewritings of one optimization in order, and those refused: near misses, and by cost.
+
+    ``near_misses`` finds the first kind in the finished plan. Only ``explain`` asks for it.
+    """
 
     clock: Clock = no_clock
     applied: list[Applied] = dataclasses.field(default_factory=list)
-    refused: list[Refused] = dataclasses.field(default_factory=list)
+    too_costly: list[Refused] = dataclasses.field(default_factory=list)
+    near_misses: Callable[[], list[Refused]] = list
+
+    @property
+    def refused(self) -> list[Refused]:
+        """All refused rewritings: near misses first, then those refused by cost, in order."""
+        return [*self.near_misses(), *self.too_costly]
 
     def note(self, rule: NamedRule, before: Shown, after: Shown, started: float) -> None:
         """Record that ``rule`` replaced ``before`` by ``after`` in the time since ``started``."""

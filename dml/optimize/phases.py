@@ -3,42 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TypeVar
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from dml.base.fingerprint import Domain
-from dml.expr.facts import Needs
+from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node
-from dml.optimize.engine import Clock, Engine, RuleTrace, no_clock
-from dml.optimize.explain.near_misses import refusals
+from dml.optimize.engine import Clock, Engine, Refused, RuleTrace, no_clock
 from dml.optimize.fingerprints import Memo, fingerprint_of, resuming_name
 from dml.optimize.lowering import LOWERINGS, plan_of
 from dml.optimize.node_rebuild import over
 from dml.optimize.rule import NamedRule, Rule
-from dml.optimize.rules import (
-    constants,
-    function_lifting,
-    grouping,
-    joins,
-    known_counts,
-    late_calls,
-    multi_input,
-    normal_form,
-    order,
-    value_ranges,
-)
-from dml.optimize.search.arrangement_space import (
-    executor_by_cost,
-    partitions_by_cost,
-    stages_by_cost,
-)
-from dml.optimize.search.filter_order import guard_costly_parts
-from dml.optimize.search.shared_prefixes import run_shared_once
-from dml.physical.plan import Plan
+from dml.optimize.rules import constants, known_counts, normal_form, order
+from dml.physical.plan import Plan, Stage
 
-# The normal form, first half: the shape of rows and columns.
+# The normal form, first half: the shape of rows and columns. For rarer operators: ``RULE_SETS``.
 SHAPES: tuple[Rule, ...] = (
-    function_lifting.lift_map,
-    function_lifting.lift_filter,
     normal_form.columns_as_segment,
     normal_form.filter_as_segment,
     normal_form.merge_columns,
@@ -55,20 +36,7 @@ SHAPES: tuple[Rule, ...] = (
     order.drop_noop_position,
     order.drop_overruled_shuffle,
     order.drop_second_cache,
-    joins.columns_before_join,
-    joins.keys_before_semi_join,
-    joins.filter_before_join,
-    multi_input.segment_before_concat,
-    multi_input.columns_before_mix,
-    multi_input.columns_before_zip,
-    grouping.filter_before_groups,
-    grouping.filter_before_explode,
-    grouping.filter_before_lifted_map,
-    grouping.segment_before_part,
-    grouping.merge_sorts,
-    grouping.drop_overruled_sort,
-    grouping.merge_batches,
-    grouping.merge_shards,
+    order.merge_shards,
 )
 
 # Second half: the values in the segments, once they are complete. Its results (a cast that cannot
@@ -83,28 +51,86 @@ VALUES: tuple[Rule, ...] = (
 )
 
 # Rules that depend on the length or bounds of the data, and therefore must not affect names.
-CHOICES: tuple[Rule, ...] = (
-    known_counts.drop_take_of_less,
-    known_counts.take_while_sorting,
-    late_calls.slice_before_function,
-    multi_input.take_before_concat,
-    value_ranges.drop_needless_checks,
-    multi_input.zip_of_one_input,
-)
-
-NORMAL: tuple[Rule, ...] = SHAPES + VALUES
-
-# All rules by name: those that may be switched off.
-NAMED: dict[str, NamedRule] = {
-    rule.name: rule
-    for rule in (
-        *(*NORMAL, *CHOICES, *LOWERINGS, guard_costly_parts, run_shared_once),
-        *(stages_by_cost, partitions_by_cost, executor_by_cost),
-    )
-}
+CHOICES: tuple[Rule, ...] = (known_counts.drop_take_of_less, known_counts.take_while_sorting)
 
 N = TypeVar("N", bound=NamedRule)
 NONE: frozenset[str] = frozenset()
+
+
+class RuleSet(NamedTuple):
+    """Rules of operators that few pipelines have: laws of their shape, and choices."""
+
+    shapes: tuple[Rule, ...]
+    choices: tuple[Rule, ...] = ()
+
+
+def _calls(node: Node) -> bool:
+    return node.calls is not None
+
+
+def _rules_of_calls() -> RuleSet:
+    from dml.optimize.rules import function_lifting, late_calls, value_ranges  # noqa: PLC0415
+
+    lifting = function_lifting
+    return RuleSet(
+        (lifting.lift_map, lifting.lift_filter, lifting.filter_before_lifted_map),
+        (late_calls.slice_before_function, value_ranges.drop_needless_checks),
+    )
+
+
+def _has_inputs(node: Node) -> bool:
+    return node.input_names not in ((), ("input",))
+
+
+def _rules_of_inputs() -> RuleSet:
+    from dml.optimize.rules import joins, multi_input  # noqa: PLC0415
+
+    return RuleSet(
+        (
+            joins.columns_before_join,
+            joins.keys_before_semi_join,
+            joins.filter_before_join,
+            multi_input.segment_before_concat,
+            multi_input.columns_before_mix,
+            multi_input.columns_before_zip,
+        ),
+        (multi_input.take_before_concat, multi_input.zip_of_one_input),
+    )
+
+
+def _groups(node: Node) -> bool:
+    several = node.rows in (Rows.MORE, Rows.RUNS)
+    return several or node.splits or bool(node.ordered_by)
+
+
+def _rules_of_groups() -> RuleSet:
+    from dml.optimize.rules import grouping  # noqa: PLC0415
+
+    return RuleSet(
+        (
+            grouping.filter_before_groups,
+            grouping.filter_before_explode,
+            grouping.segment_before_part,
+            grouping.merge_sorts,
+            grouping.drop_overruled_sort,
+            grouping.merge_batches,
+        )
+    )
+
+
+# By the fact that distinguishes these operators. A set is loaded, with all operators that its rules
+# name, for the first pipeline in which an operator has that fact.
+RULE_SETS: tuple[tuple[Callable[[Node], bool], Callable[[], RuleSet]], ...] = (
+    (_calls, _rules_of_calls),
+    (_has_inputs, _rules_of_inputs),
+    (_groups, _rules_of_groups),
+)
+
+
+def rule_sets(root: Node) -> list[RuleSet]:
+    """Return the rules of rarer operators that may apply in the pipeline ``root``."""
+    nodes = [*root.walk()]
+    return [loaded() for fact, loaded in RULE_SETS if any(map(fact, nodes))]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -128,7 +154,8 @@ def normalize(root: Node, trace: RuleTrace, without: frozenset[str] = NONE) -> N
 
     Laws named in ``without`` are not applied.
     """
-    shaped = Engine(switched(SHAPES, without), trace).rewrite(root)
+    rules = SHAPES + tuple(rule for each in rule_sets(root) for rule in each.shapes)
+    shaped = Engine(switched(rules, without), trace).rewrite(root)
     valued = Engine(switched(VALUES, without), trace).rewrite(shaped)
     return valued if valued is shaped else normalize(valued, trace, without)
 
@@ -167,12 +194,20 @@ def optimize(
     trace = RuleTrace(clock)
     shaped = normalize(root, RuleTrace(clock) if without else trace)
     used = normalize(root, trace, without) if without else shaped
-    chosen = Engine(switched(CHOICES, without), trace).rewrite(used) if rewriting else root
+    choices = CHOICES + tuple(rule for each in rule_sets(used) for rule in each.choices)
+    chosen = Engine(switched(choices, without), trace).rewrite(used) if rewriting else root
     bare = anywhere(root)
     normalized = shaped if bare is root else normalize(bare, RuleTrace(clock))
     memo: Memo = {}
     fleet = fingerprint_of(normalized, Domain.FLEET, seed, memo)
     plan = plan_of(chosen, fleet, switched(LOWERINGS, without) if rewriting else (), trace)
     plan = dataclasses.replace(plan, name=resuming_name(normalized, plan, memo))
-    trace.refused += refusals(chosen, plan.stage) if rewriting else []
+    if rewriting:
+        trace.near_misses = partial(_near_misses, chosen, plan.stage)
     return Optimized(root, normalized, chosen, plan, trace, without)
+
+
+def _near_misses(chosen: Node, stage: Stage) -> list[Refused]:
+    from dml.optimize.explain.near_misses import refusals  # noqa: PLC0415 - for texts alone
+
+    return refusals(chosen, stage)

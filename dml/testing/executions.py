@@ -42,7 +42,8 @@ from dml.expr.node import Node
 from dml.kernels.compiled.tier_choice import KernelTiers
 from dml.ops.row.segment import Segment
 from dml.optimize.fingerprints import asked_names, kept_name, unnamed
-from dml.optimize.phases import NAMED, optimize
+from dml.optimize.phases import optimize
+from dml.optimize.rules.families import NAMED
 from dml.optimize.search.arrangement_space import cut, must_begin
 from dml.optimize.search.filter_order import tried_as
 from dml.physical.operators import RunChoices

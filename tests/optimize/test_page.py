@@ -13,9 +13,8 @@ import pytest
 from dml import col
 from dml.ops.row.segment import Segment
 from dml.optimize.lowering import LOWERINGS
-from dml.optimize.phases import NAMED
 from dml.optimize.rule import Choice, Joint, NamedRule, Pass, Rule
-from dml.optimize.rules.families import FAMILIES
+from dml.optimize.rules.families import FAMILIES, NAMED
 from dml.testing.plans import plan_of
 from tests.optimize.tables import flights
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from dml import col, lit
+from dml.optimize import phases
 from dml.optimize.engine import RuleTrace
-from dml.optimize.phases import CHOICES, NORMAL, SHAPES, VALUES, normalize, optimize
+from dml.optimize.phases import RULE_SETS, normalize, optimize
+from dml.optimize.rule import Rule
+from dml.optimize.rules.families import NAMED
 from tests.optimize.tables import flights
+
+RULES = [rule for rule in NAMED.values() if isinstance(rule, Rule)]
 
 
 def test_every_rule_has_a_law_and_a_source() -> None:
-    rules = (*NORMAL, *CHOICES)
-    assert len({rule.name for rule in rules}) == len(rules)
-    for rule in rules:
+    for rule in RULES:
         assert rule.law.endswith("."), rule.name
         assert rule.source
         assert rule.kinds
 
 
 def test_the_normal_form_absorbs_laws_and_choices_do_not() -> None:
-    assert all(rule.absorbed for rule in (*SHAPES, *VALUES))
-    assert not any(rule.absorbed for rule in CHOICES)
+    laws = {*phases.SHAPES, *phases.VALUES}.union(*(loaded().shapes for _, loaded in RULE_SETS))
+    assert {rule for rule in RULES if rule.absorbed} == laws
 
 
 def test_a_normal_form_is_its_own() -> None:

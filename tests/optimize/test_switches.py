@@ -14,8 +14,8 @@ from dml.errors import PlanError
 from dml.optimize.cost.estimate import estimates
 from dml.optimize.engine import no_clock
 from dml.optimize.explain.arrangement_text import note
-from dml.optimize.phases import NAMED, optimize
-from dml.optimize.rules.families import FAMILIES, named
+from dml.optimize.phases import optimize
+from dml.optimize.rules.families import FAMILIES, NAMED, named
 from dml.optimize.search.arrangement import decide
 from dml.optimize.search.arrangement_space import MachineLimits, allowed
 from dml.optimize.search.filter_order import guard_costly_parts, guarded

@@ -25,7 +25,7 @@ def note(trace: RuleTrace, decision: ArrangementDecision, started: float) -> Non
         if does:
             trace.note(choice, before, after, started)
     if decision.doubtful is not None:
-        trace.refused.append(Refused(f"not {decision.doubtful.way.title()}", _doubt(decision)))
+        trace.too_costly.append(Refused(f"not {decision.doubtful.way.title()}", _doubt(decision)))
 
 
 def decision_text(decision: ArrangementDecision | None, fixed: str) -> str:

@@ -6,7 +6,32 @@ import difflib
 from collections.abc import Iterable
 
 from dml.errors import PlanError
-from dml.optimize.phases import NAMED
+from dml.optimize.lowering import LOWERINGS
+from dml.optimize.phases import CHOICES, RULE_SETS, SHAPES, VALUES
+from dml.optimize.rule import NamedRule
+from dml.optimize.search.arrangement_space import (
+    executor_by_cost,
+    partitions_by_cost,
+    stages_by_cost,
+)
+from dml.optimize.search.filter_order import guard_costly_parts
+from dml.optimize.search.shared_prefixes import run_shared_once
+
+_RARER = tuple(loaded() for _, loaded in RULE_SETS)
+
+# All rules by name: those that may be switched off.
+NAMED: dict[str, NamedRule] = {
+    rule.name: rule
+    for rule in (
+        *SHAPES,
+        *(rule for each in _RARER for rule in each.shapes),
+        *VALUES,
+        *CHOICES,
+        *(rule for each in _RARER for rule in each.choices),
+        *(*LOWERINGS, guard_costly_parts, run_shared_once),
+        *(stages_by_cost, partitions_by_cost, executor_by_cost),
+    )
+}
 
 # Families have the names of the flags in other systems, so that a user's first guess is right.
 FAMILIES: dict[str, tuple[str, ...]] = {

@@ -10,7 +10,9 @@ from dml.expr.node import Node
 from dml.ops.row.filter_rows import FilterRows
 from dml.ops.row.lifted import LiftedFilter, LiftedMap
 from dml.ops.row.map_rows import MapRows
+from dml.ops.row.segment import Segment
 from dml.optimize.rule import law
+from dml.optimize.rules.normal_form import parts_lowered
 
 
 @law(MapRows, source="tf.data map_vectorization, section 3.3.1")
@@ -44,4 +46,18 @@ def lift_filter(node: Node) -> Node | None:
             if isinstance(found, Lifted) and found.predicate is not None:
                 made = LiftedFilter(given, fn, found.predicate, found.checks, how)
                 return made.placed(node.where)
+    return None
+
+
+@law(Segment, source="SQL predicate pushdown past a function of rows", over=(LiftedMap,))
+def filter_before_lifted_map(node: Node) -> Node | None:
+    """A filter on columns that a lifted function passes on may run before the function.
+
+    Excluded is a column that the function may change in a row where its proof does not apply.
+    """
+    match node:
+        case Segment(input=LiftedMap() as lower) if node.predicate and not lower.skips:
+            same = {name: value for name, value in lower.env if value.op == "col"}
+            if same and lower.sure:
+                return parts_lowered(node, lower, [*same], same)
     return None

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import pyarrow as pa
 
-from dml.expr.columns.value import Value, substitute
 from dml.expr.node import Node
 from dml.ops.batch.batch import Batch
 from dml.ops.batch.unbatch import Unbatch
 from dml.ops.group.aggregate import Aggregate
 from dml.ops.group.key_runs import FirstOfRun
 from dml.ops.row.explode import Explode
-from dml.ops.row.lifted import LiftedMap
 from dml.ops.row.segment import Segment
 from dml.ops.shuffle.shuffle_all import ShuffleAll
 from dml.ops.slice.part import Part
-from dml.ops.slice.shard import Shard
 from dml.ops.sort.sort import Sort
-from dml.optimize.node_rebuild import moved, on, segment
+from dml.optimize.node_rebuild import on
 from dml.optimize.rule import law
-from dml.optimize.rules.normal_form import movable, unchanged
+from dml.optimize.rules.normal_form import parts_lowered
 from dml.optimize.rules.order import swapped
 
 
@@ -38,7 +33,7 @@ def filter_before_groups(node: Node) -> Node | None:
             if isinstance(below, Sort) and {*below.names[: len(lower.keys)]} == {*lower.keys}:
                 kinds = below.schema
                 keys = [name for name in lower.keys if not pa.types.is_floating(kinds[name])]
-                return _lowered(node, lower, keys)
+                return parts_lowered(node, lower, keys)
     return None
 
 
@@ -47,21 +42,7 @@ def filter_before_explode(node: Node) -> Node | None:
     """A filter on columns that are not exploded may run before the explode."""
     match node:
         case Segment(input=Explode() as lower) if node.predicate:
-            return _lowered(node, lower, [n for n in lower.schema if n not in lower.names])
-    return None
-
-
-@law(Segment, source="SQL predicate pushdown past a function of rows", over=(LiftedMap,))
-def filter_before_lifted_map(node: Node) -> Node | None:
-    """A filter on columns that a lifted function passes on may run before the function.
-
-    Excluded is a column that the function may change in a row where its proof does not apply.
-    """
-    match node:
-        case Segment(input=LiftedMap() as lower) if node.predicate and not lower.skips:
-            same = {name: value for name, value in lower.env if value.op == "col"}
-            if same and lower.sure:
-                return _lowered(node, lower, [*same], same)
+            return parts_lowered(node, lower, [n for n in lower.schema if n not in lower.names])
     return None
 
 
@@ -106,30 +87,3 @@ def merge_batches(node: Node) -> Node | None:
         case Batch(input=Unbatch(input=Batch(drop_last=False) as inner)):
             return on(node, inner.input)
     return None
-
-
-@law(Shard, source="tf.data autoshard, slice merging", over=(Shard,))
-def merge_shards(node: Node) -> Node | None:
-    """Every n-th of every m-th element is every (n * m)-th."""
-    match node:
-        case Shard(input=Shard() as inner):
-            step, first = inner.num_shards, inner.index
-            return inner.replace(num_shards=step * node.num_shards, index=first + step * node.index)
-    return None
-
-
-def _lowered(
-    node: Segment, lower: Node, names: Collection[str], as_: dict[str, Value] | None = None
-) -> Node | None:
-    """Return ``node`` with its parts that read only ``names`` moved below ``lower``.
-
-    ``as_`` maps each renamed column to its value below ``lower``. Return None without such parts.
-    """
-    parts = [part for part in node.predicate if movable(part, names)]
-    if not parts:
-        return None
-    given = lower.inputs[0]
-    below = tuple(substitute(part, as_, {}) if as_ else part for part in parts)
-    rest = tuple(part for part in node.predicate if part not in parts)
-    made = moved(lower, segment(given, below, unchanged(given.schema), given), lower)
-    return segment(made, rest, node.env, node)

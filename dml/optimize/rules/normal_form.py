@@ -16,7 +16,7 @@ from dml.expr.node import Node
 from dml.ops.row.filter import Filter
 from dml.ops.row.rowwise import Env, RowWise
 from dml.ops.row.segment import Segment
-from dml.optimize.node_rebuild import segment
+from dml.optimize.node_rebuild import moved, segment
 from dml.optimize.rule import law
 
 # A merged segment is one program: deeper or wider ones would compile for longer than they run.
@@ -160,3 +160,20 @@ def only(given: Node, names: Collection[str]) -> Node:
 def movable(part: Value, names: Collection[str]) -> bool:
     """Return True if ``part`` reads only ``names`` and its value does not depend on its place."""
     return bool(part.refs) and part.refs <= set(names) and part.total and not part.draws
+
+
+def parts_lowered(
+    node: Segment, lower: Node, names: Collection[str], as_: dict[str, Value] | None = None
+) -> Node | None:
+    """Return ``node`` with its parts that read only ``names`` moved below ``lower``.
+
+    ``as_`` maps each renamed column to its value below ``lower``. Return None without such parts.
+    """
+    parts = [part for part in node.predicate if movable(part, names)]
+    if not parts:
+        return None
+    given = lower.inputs[0]
+    below = tuple(substitute(part, as_, {}) if as_ else part for part in parts)
+    rest = tuple(part for part in node.predicate if part not in parts)
+    made = moved(lower, segment(given, below, unchanged(given.schema), given), lower)
+    return segment(made, rest, node.env, node)

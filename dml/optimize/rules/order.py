@@ -127,6 +127,16 @@ def merge_skips(node: Node) -> Node | None:
     return None
 
 
+@law(Shard, source="tf.data autoshard, slice merging", over=(Shard,))
+def merge_shards(node: Node) -> Node | None:
+    """Every n-th of every m-th element is every (n * m)-th."""
+    match node:
+        case Shard(input=Shard() as inner):
+            step, first = inner.num_shards, inner.index
+            return inner.replace(num_shards=step * node.num_shards, index=first + step * node.index)
+    return None
+
+
 @law(Skip, Shard, source="tf.data noop_elimination")
 def drop_noop_position(node: Node) -> Node | None:
     """skip(0) and shard(1, 0) change nothing, and are dropped.

@@ -69,7 +69,7 @@ def guarded(plan: Plan, profile: Profile, trace: RuleTrace) -> Plan:
         started = trace.clock()
         found = _judged(node, below, profile)
         if not found.pays:
-            trace.refused.append(found.refusal(node))
+            trace.too_costly.append(found.refusal(node))
             return node.tried
         made = node.replace(tried=found.one_by_one)
         trace.note(guard_costly_parts, node, made, started)

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 import dml
+from dml import col
 from dml.ops.row.lifted import LiftedFilter, LiftedMap
 from dml.optimize.engine import RuleTrace
-from dml.optimize.phases import normalize
-from dml.optimize.rules.function_lifting import lift_filter, lift_map
-from dml.testing.plans import keeps_rows, leaves
+from dml.optimize.phases import normalize, optimize
+from dml.optimize.rules.function_lifting import filter_before_lifted_map, lift_filter, lift_map
+from dml.optimize.rules.normal_form import drop_identity_segment
+from dml.testing.plans import keeps_rows, leaves, node_of, rewrites
 from tests.optimize.tables import flights
 
 Row = dict[str, Any]
@@ -54,3 +56,29 @@ def test_lift_filter() -> None:
     leaves(whole.filter(lambda row: bool(told(row))), by=[lift_filter])
     leaves(whole.map(told).filter(far), by=[lift_filter])
     leaves(whole.filter(far, concurrency=1), by=[lift_filter])
+
+
+def doubled(row: dict[str, Any]) -> dict[str, Any]:
+    return {"key": row["id"], "late": row["miles"] * 2, "gate": row["gate"]}
+
+
+@pytest.mark.law
+def test_filter_before_lifted_map() -> None:
+    by = [filter_before_lifted_map, lift_map, drop_identity_segment]
+    kept, high = flights().filter(col("id") > 3), col("key") > 3
+    rewrites(flights().map(doubled).filter(high), to=kept.map(doubled), by=by)
+    keeps_rows(
+        flights().map(doubled).filter(high & (col("late") > 0) & (col("gate") != "g1")).take(4)
+    )
+    for left in (
+        flights().map(doubled).filter(col("late") > 0),  # made by the function
+        flights().map(doubled).filter(dml.random() < 0.5),
+        flights().map(doubled, on_error="skip").filter(high),  # losses are counted
+        flights().map(unproven, schema={"key": "int64", "n": "int64"}).filter(high),
+    ):
+        assert by[0].name not in optimize(node_of(left), 0).trace.names()
+        keeps_rows(left)
+
+
+def unproven(row: dict[str, Any]) -> dict[str, Any]:
+    return {"key": row["id"], "n": sum(1 for _ in row)}

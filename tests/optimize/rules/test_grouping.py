@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import dml
 from dml import col
-from dml.optimize.phases import optimize
-from dml.optimize.rules.function_lifting import lift_map
 from dml.optimize.rules.grouping import (
     drop_overruled_sort,
     filter_before_explode,
     filter_before_groups,
-    filter_before_lifted_map,
     merge_batches,
-    merge_shards,
     merge_sorts,
     segment_before_part,
 )
@@ -27,7 +22,7 @@ from dml.optimize.rules.normal_form import (
     merge_columns,
 )
 from dml.optimize.rules.order import filter_before_sort
-from dml.testing.plans import keeps_rows, leaves, node_of, plan_of, rewrites
+from dml.testing.plans import keeps_rows, leaves, plan_of, rewrites
 from tests.optimize.tables import flights, parquet
 
 LATE, GATE = col("late") > 0, col("gate") != "g1"
@@ -98,30 +93,6 @@ def test_explode_reads_what_is_read_above_it(tmp_path: Path) -> None:
     assert keeps_rows(ds).stage.columns == ("id", "l", "k", "m")
 
 
-def doubled(row: dict[str, Any]) -> dict[str, Any]:
-    return {"key": row["id"], "late": row["miles"] * 2, "gate": row["gate"]}
-
-
-@pytest.mark.law
-def test_filter_before_lifted_map() -> None:
-    by = [filter_before_lifted_map, lift_map, drop_identity_segment]
-    kept, high = flights().filter(col("id") > 3), col("key") > 3
-    rewrites(flights().map(doubled).filter(high), to=kept.map(doubled), by=by)
-    keeps_rows(flights().map(doubled).filter(high & LATE & GATE).take(4))
-    for left in (
-        flights().map(doubled).filter(LATE),  # made by the function
-        flights().map(doubled).filter(dml.random() < 0.5),
-        flights().map(doubled, on_error="skip").filter(high),  # losses are counted
-        flights().map(unproven, schema={"key": "int64", "n": "int64"}).filter(high),
-    ):
-        assert by[0].name not in optimize(node_of(left), 0).trace.names()
-        keeps_rows(left)
-
-
-def unproven(row: dict[str, Any]) -> dict[str, Any]:
-    return {"key": row["id"], "n": sum(1 for _ in row)}
-
-
 @pytest.mark.law
 @pytest.mark.parametrize("part", [0, 1])
 def test_segment_before_part(part: int, tmp_path: Path) -> None:
@@ -175,15 +146,6 @@ def test_merge_batches() -> None:
         keeps_rows(flights().batch(4).unbatch().batch(3, drop_last=last).take(5))
     leaves(flights().batch(4, drop_last=True).unbatch().batch(3), by=by)
     leaves(flights().batch(4).unbatch().shuffle(), by=by)
-
-
-@pytest.mark.law
-def test_merge_shards() -> None:
-    by = [merge_shards]
-    rewrites(flights().shard(3, 1).shard(2, 1), to=flights().shard(6, 4), by=by)
-    for index in range(6):
-        keeps_rows(flights().shard(2, index % 2).shard(3, index // 2).batch(2))
-    leaves(flights().shard(3, 1).filter(LATE).shard(2, 1), by=by)
 
 
 def test_the_plan_of_rows_that_were_split_apart_and_sorted() -> None:

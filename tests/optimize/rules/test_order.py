@@ -16,6 +16,7 @@ from dml.optimize.rules.order import (
     drop_overruled_shuffle,
     drop_second_cache,
     filter_before_sort,
+    merge_shards,
     merge_skips,
     merge_takes,
     segment_before_keyed_shuffle,
@@ -197,3 +198,12 @@ def test_nothing_crosses_a_cache() -> None:
     plan = keeps_rows(made)
     assert [type(node).__name__ for node in plan.stream] == ["Cache", "Segment", "Take"]
     assert plan.stage.columns == flights().schema.names
+
+
+@pytest.mark.law
+def test_merge_shards() -> None:
+    by = [merge_shards]
+    rewrites(flights().shard(3, 1).shard(2, 1), to=flights().shard(6, 4), by=by)
+    for index in range(6):
+        keeps_rows(flights().shard(2, index % 2).shard(3, index // 2).batch(2))
+    leaves(flights().shard(3, 1).filter(LATE).shard(2, 1), by=by)
