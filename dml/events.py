@@ -158,11 +158,18 @@ class Scaled(Event):
     result_queue_size: float | None = None
 
 
+# The numbers that a run tunes, as ``Tuned.number``.
+SLICES: Final = "slices at once"
+CHUNKS: Final = "chunks ahead"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tuned(Event):
-    """After ``rows`` rows, the concurrent slices of ``stage`` changed from ``before`` to ``after``.
+    """After ``rows`` rows, a number that the run tunes changed from ``before`` to ``after``.
 
-    ``rows`` is 0 if the run started with ``after``; ``name`` identifies the stage in all processes.
+    ``number`` says which: the slices of ``stage`` that run at once, or the chunks that are made
+    ahead. ``rows`` (of batched pipelines, for chunks: ``batches``) is 0 if the run started with
+    ``after``. ``name`` identifies the number in all processes.
     """
 
     kind: ClassVar[str] = "Tuned"
@@ -173,12 +180,16 @@ class Tuned(Event):
     after: int = 0
     rows: int = 0
     reason: str = ""
+    number: str = SLICES
+    batches: int = 0
 
     @property
     def text(self) -> str:
         """The change in words."""
         after = f" after {self.rows:,} row{'s' * (self.rows != 1)}" if self.rows else ""
-        change = f"{self.before} to {self.after} slices at once{after}"
+        if self.batches:
+            after = f" after {self.batches:,} batch{'es' * (self.batches != 1)}"
+        change = f"{self.before} to {self.after} {self.number}{after}"
         return f"{self.stage or 'a stage'}: {change}: {self.reason}"
 
 

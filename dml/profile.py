@@ -141,7 +141,7 @@ class Profile:
     operator with the operators below it, ``ratios`` are output rows per input row, ``sizes`` bytes
     of an output row, ``blocks`` rows of an input block. ``counts`` are the output rows of an
     operator in completed runs of one pipeline, keyed by ``counted``. ``parallels`` are the numbers
-    of concurrent slices that runs have chosen, by the stage's name. ``host_class`` and ``speed``
+    that runs have tuned, by the name of the event ``Tuned``. ``host_class`` and ``speed``
     describe the machine for which costs are estimated.
     """
 

@@ -139,8 +139,9 @@ class Settings:
         memory of the machine, of its control group if that is less, or of all workers of a cluster
     target_partition_bytes : bytes of one partition; "auto" derives it from the memory limit
     prefetch : batches computed ahead of the consumer, in a thread; with 0 each batch is computed on
-        request, in the consumer's thread. "auto" begins with 0, and changes to 2 once the consumer
-        waited over 100 microseconds for most batches (docs/options.md says when it stays at 0)
+        request, in the consumer's thread. "auto" begins with 0, changes to 2 once the consumer
+        waited over 100 microseconds for most batches, and then to as many, up to 64, as keep it
+        from waiting (docs/options.md says when it stays at 0)
     scheduler_policy : order in which tasks that are ready start; "adaptive" is suited to all
     pipelines, the other policies imitate other systems, for comparison (docs/scheduling.md)
     deterministic : False delivers elements as soon as they are computed, each exactly once, so that

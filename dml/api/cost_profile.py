@@ -30,7 +30,7 @@ from dml.optimize.search.filter_order import guard_costly_parts, guarded, has_ch
 from dml.optimize.work_names import Names, result_names, work_names
 from dml.physical.plan import Plan
 from dml.profile import Learned, Profile, Speed
-from dml.settings import Settings
+from dml.settings import AUTOTUNE, Settings
 
 # Seconds that explain waits for the figures of runs that have just ended.
 FLUSH_S = 1.0
@@ -104,8 +104,8 @@ def _learned(settings: Settings) -> Profile:
 
 
 def parallels_of(settings: Settings) -> Mapping[str, Learned]:
-    """Return the numbers of concurrent slices that earlier runs chose, by stage, if they may."""
-    return _learned(settings).parallels if settings.tunes else {}
+    """Return the numbers that earlier runs tuned, by name; none if this run may tune none."""
+    return _learned(settings).parallels if settings.tune == AUTOTUNE else {}
 
 
 def profile_of(settings: Settings) -> Profile:

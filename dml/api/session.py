@@ -44,6 +44,7 @@ from dml.events import Event, RunStarted, unsaid
 from dml.exec.delivery.account import Account
 from dml.exec.delivery.iterator import Elements
 from dml.exec.delivery.meter import Tallies
+from dml.exec.delivery.prefetch_depth import PrefetchDepth
 from dml.exec.delivery.tables import record_batches
 from dml.exec.drivers.driver_choice import Opening
 from dml.exec.memory.memory_report import MemoryReport, memory_report
@@ -67,7 +68,7 @@ from dml.optimize.phases import Optimized, optimize
 from dml.physical.lanes import has_parallel_work
 from dml.physical.operators import RunChoices
 from dml.physical.plan import Plan
-from dml.settings import Autoscale, Settings, not_scaled
+from dml.settings import AUTOTUNE, Autoscale, Settings, not_scaled
 
 if TYPE_CHECKING:
     from dml.cluster.cluster_run import ClusterRun
@@ -175,12 +176,23 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
         epoch,
         account,
         ahead=resources.ahead,
+        depth=_depth(plan, settings) if resources.ahead is None else None,
         ahead_bytes=resources.budget.ahead_bytes,
         limit_bytes=limit_of(made.settings),
         table=stats,
         process=PROCESS if local else "",
         on_restore=on_restore,
     )
+
+
+def _depth(plan: Plan, settings: Settings) -> PrefetchDepth | None:
+    """Return the number of chunks ahead, which a run tunes; None if settings keep it."""
+    if settings.tune != AUTOTUNE:
+        return None
+    name = f"{plan.operators[-1].digest.hex()}:ahead"
+    earlier = parallels_of(settings).get(name)
+    known = None if earlier is None else round(earlier.typical)
+    return PrefetchDepth(name, known, batched=plan.batched)
 
 
 def _record(collector: Collector, settings: Settings, event: Event) -> None:

@@ -15,7 +15,7 @@ from dml.api.run_storage import without
 from dml.api.session import LOCAL, every_choice, optimized
 from dml.base.host import cores
 from dml.errors import MemoryContractError, PlanError
-from dml.events import Event, OperatorTotals, RunFinished, RunStarted, Tuned, Waits
+from dml.events import SLICES, Event, OperatorTotals, RunFinished, RunStarted, Tuned, Waits
 from dml.exec.delivery.prefetch import SLOW_S
 from dml.exec.memory.memory_shares import fits
 from dml.expr.node import Node
@@ -70,7 +70,8 @@ class Last:
         part = started[-1].resumed or any(each.cache_hits for each in totals)
         whole = ended[-1].status == "finished" and not part
         turns = min(TURNS, busy / max(1 - busy, 1e-9))
-        at_once = {each.stage: each.after for each in events if isinstance(each, Tuned)}
+        tuned = [each for each in events if isinstance(each, Tuned)]
+        at_once = {each.stage: each.after for each in tuned if each.number == SLICES}
         return Last(sums, ended[-1].seconds, whole, turns, _step_s(events, ended[-1]), at_once)
 
 

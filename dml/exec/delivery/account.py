@@ -149,21 +149,12 @@ class Account:
         ]
 
     def _tuned(self, now: float) -> list[Tuned]:
-        """Return an event for each change of the number of slices that run at once."""
+        """Return an event for each change of a number that the run tunes."""
         return [
-            Tuned(
-                run=self.started.run,
-                at=now,
-                name=name,
-                stage=stage,
-                before=change.before,
-                after=change.parallel,
-                rows=change.rows,
-                reason=change.reason,
-            )
+            dataclasses.replace(change, run=self.started.run, at=now)
             for streaming in self.streaming.running.all
-            for tuning in streaming.holding.tunings
-            for name, stage, change in tuning.changes
+            for changes in streaming.holding.changes
+            for change in list(changes)
         ]
 
     def _verified(self, now: float) -> list[Event]:

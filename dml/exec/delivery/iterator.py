@@ -17,7 +17,6 @@ from dml.errors import DmlError, PlanError, WorkerLostError
 from dml.events import Event
 from dml.exec.delivery.checkpoint import blamed, check, mismatch, sealed
 from dml.exec.delivery.prefetch import (
-    DEPTH,
     SLOW_S,
     Ahead,
     BatchMaker,
@@ -28,7 +27,9 @@ from dml.exec.delivery.prefetch import (
     PrefetchPace,
     Received,
     RowMaker,
+    TunedShelf,
 )
+from dml.exec.delivery.prefetch_depth import DEPTH, PrefetchDepth
 from dml.exec.memory.memory_report import MemoryReport, memory_report
 from dml.exec.streams.stream import Streaming
 from dml.exec.tasks.error_row import exhausted, traced
@@ -83,7 +84,8 @@ class Elements(Iterator[Element]):
     ``state_dict()`` returns the caller's position at any moment. A new iterator of the same
     pipeline, in any process, that loads the state delivers exactly the remaining elements. Several
     threads may call the iterator. A thread makes ``ahead`` chunks before they are requested; if
-    ``ahead`` is None, it does so only once chunks prove slow.
+    ``ahead`` is None, it does so only once chunks prove slow, and ``depth``, if not None, tunes
+    their number.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Elements(Iterator[Element]):
         report: Report,
         *,
         ahead: int | None = 0,
+        depth: PrefetchDepth | None = None,
         ahead_bytes: int = UNBOUNDED,
         limit_bytes: int = UNBOUNDED,
         table: Callable[[list[Event]], Any] = list,
@@ -101,7 +104,7 @@ class Elements(Iterator[Element]):
     ) -> None:
         self._limit_bytes = limit_bytes
         self._streaming, self.report = streaming, report
-        self._ahead, self._ahead_bytes = ahead, ahead_bytes
+        self._ahead, self._depth, self._ahead_bytes = ahead, depth, ahead_bytes
         self._process, self._on_restore, self._table = process, on_restore, table
         self.epoch = epoch
         self._begin: Position | None = None
@@ -174,9 +177,21 @@ class Elements(Iterator[Element]):
         if self._streaming.running.at.keep.fills_disk:
             return maker
         try:
-            return Ahead(maker, ChunkShelf(DEPTH, self._ahead_bytes))
+            return Ahead(maker, self._shelf())
         except WorkerLostError:  # no more threads can be started
             return maker
+
+    def _shelf(self) -> ChunkShelf:
+        """Return the queue of chunks that are made ahead from now on."""
+        depth, received = self._depth, self.report.received
+        if depth is None:
+            return ChunkShelf(DEPTH, self._ahead_bytes)
+        batched = self._streaming.plan.batched
+        waited = received.wait_s / max(perf_counter() - received.started, 1e-9)
+        elements = received.batches if batched else received.rows
+        depth.begin(elements, min(1.0, waited), self._pace.nbytes, self._ahead_bytes)
+        self._streaming.running.holding.changes.append(depth.changes)
+        return TunedShelf(depth, self._ahead_bytes)
 
     def placed(self, raised: BaseException) -> BaseException:
         """Return the error to raise, with the operator and the source row at fault added to it."""

@@ -7,6 +7,7 @@ import math
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
@@ -20,6 +21,7 @@ from dml.data.block import Block
 from dml.data.row_slicing import row_bytes
 from dml.data.schema import Schema
 from dml.exec.delivery.checkpoint import unreached
+from dml.exec.delivery.prefetch_depth import DEPTH, NEW_BYTE_S, PrefetchDepth
 from dml.exec.drivers.sync import LEFT
 from dml.exec.streams.stream import Streaming
 from dml.exec.tasks.error_row import started
@@ -43,12 +45,10 @@ from dml.udfs.calling.python_rows import own_rows
 ROWS = 1024
 # Used unless settings decide. An element that takes less than SLOW_S is made on request, since
 # passing it between threads costs much of that time (benchmarks/results/prefetch.md). After
-# SLOW_CHUNKS more slow chunks than quick ones, up to DEPTH chunks are made ahead, within a limit.
-SLOW_S, SLOW_CHUNKS, DEPTH = 1e-4, 3, 2
+# SLOW_CHUNKS more slow chunks than quick ones, chunks are made ahead, within a limit.
+SLOW_S, SLOW_CHUNKS = 1e-4, 3
 # Elements are made on request if the loop takes less than this for each: no time would be saved.
 LOOP_S = 5e-5
-# Seconds per byte of new memory, which chunks that are made ahead need.
-NEW_BYTE_S = 7e-10
 # Seconds that an ending process, or the close of a run, waits for elements still being made.
 ENDING_S = 5.0
 # Kinds of operators that deliver rows unchanged.
@@ -394,6 +394,40 @@ class ChunkShelf:
         """Tell the maker's thread to end; this may be called during garbage collection."""
         self.stopped = True
         self.taken.put(0)
+
+
+class TunedShelf(ChunkShelf):
+    """A queue of chunks whose depth is tuned from the seconds of the maker and of the loop."""
+
+    def __init__(self, tuned: PrefetchDepth, most_bytes: int) -> None:
+        super().__init__(tuned.depth, most_bytes)
+        self.tuned = tuned
+        self.begun = self.until = time.perf_counter()  # the chunk being made; the last one taken
+        # seconds, elements and bytes of chunks made; seconds of the loop and of its wait for them
+        self.made = deque[tuple[float, int, int]]()
+        self.given = deque[tuple[float, float]]()
+
+    def put(self, chunk: Any) -> bool:
+        """Add a chunk when there is room, after the depth is chosen; see ``ChunkShelf``."""
+        if isinstance(chunk, ElementChunk):
+            seconds = time.perf_counter() - self.begun
+            self.made.append((seconds, len(chunk.elements), chunk.nbytes))
+        while self.given:
+            make_s, elements, nbytes = self.made.popleft()
+            self.depth = self.tuned.measured(make_s, *self.given.popleft(), elements, nbytes)
+        going_on = super().put(chunk)
+        self.begun = time.perf_counter()
+        return going_on
+
+    def get(self, timeout_s: float | None = None) -> Any:
+        """Return the next chunk; see ``ChunkShelf``."""
+        asked = time.perf_counter()
+        chunk = super().get(timeout_s)
+        now = time.perf_counter()
+        if isinstance(chunk, ElementChunk):
+            self.given.append((asked - self.until, now - asked))
+        self.until = now
+        return chunk
 
 
 def _size(chunk: Any) -> int:

@@ -17,7 +17,7 @@ from dml.exec.memory.memory_shares import OVERHEAD_BYTES, Budget
 from dml.expr.tree_text import as_html
 
 if TYPE_CHECKING:
-    from dml.exec.scheduler.concurrency import Tuning
+    from dml.events import Tuned
     from dml.exec.scheduler.core import Core
 
 ABSENT = "-"
@@ -44,11 +44,11 @@ class StageMemory:
 class Holding:
     """Memory accounts of the drivers of one plan: the running driver and those before it.
 
-    ``tunings`` are the drivers' records of changed concurrency.
+    ``changes`` are the lists to which drivers, and whoever makes chunks ahead, add what they tuned.
     """
 
     def __init__(self) -> None:
-        self.tunings: list[Tuning] = []
+        self.changes: list[list[Tuned]] = []
         self.core: Core | None = None
         self.peak_bytes = self.forced = self._ended = 0
         self._beside: list[Core] = []
@@ -63,12 +63,12 @@ class Holding:
         """Switch to the driver of ``core``; the figures of earlier drivers are kept."""
         self.look()
         self.core, self._ended = core, self.forced
-        self.tunings.append(core.tuning)
+        self.changes.append(core.tuning.changes)
 
     def beside(self, core: Core) -> None:
         """Add the driver of ``core``, which runs at the same time as the current ones."""
         self._beside.append(core)
-        self.tunings.append(core.tuning)
+        self.changes.append(core.tuning.changes)
 
     def look(self) -> list[StageMemory]:
         """Update the accounts from the drivers, and return the figures of all stages."""

@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import NamedTuple
 
+from dml.events import Tuned
 from dml.exec.scheduler.messages import SliceDone
 from dml.exec.scheduler.policy import Demand, Load
 
@@ -265,7 +266,7 @@ class Tuning:
     ) -> None:
         self.names, self.limit_bytes = names, limit_bytes
         self.known = {} if known is None else known
-        self.changes: list[tuple[str, str, ConcurrencyChange]] = []  # with name and title
+        self.changes: list[Tuned] = []
         self._stages = dict[int, Concurrency]()
 
     def begin(self, stages: Sequence[Demand], slots: Mapping[str, float]) -> tuple[Demand, ...]:
@@ -307,7 +308,16 @@ class Tuning:
 
     def changed(self, stage: int, asked: Demand, change: ConcurrencyChange) -> Demand:
         """Return the needs of a slice of ``stage`` after ``change``, which is recorded."""
-        self.changes.append((self.names[stage].hex(), asked.name, change))
+        self.changes.append(
+            Tuned(
+                name=self.names[stage].hex(),
+                stage=asked.name,
+                before=change.before,
+                after=change.parallel,
+                rows=change.rows,
+                reason=change.reason,
+            )
+        )
         sizes = asked.output_bytes
         return dataclasses.replace(
             asked,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import gc
+import itertools
 import threading
 import time
 import weakref
@@ -20,14 +21,13 @@ from hypothesis import strategies as st
 
 import dml
 from dml.api import session
+from dml.api.cost_profile import collector_of
 from dml.api.dataset import Dataset
 from dml.errors import UDFError
 from dml.exec.delivery import iterator, prefetch
 from dml.exec.delivery.iterator import Elements
 from dml.exec.delivery.prefetch import (
-    DEPTH,
     LOOP_S,
-    NEW_BYTE_S,
     SLOW_CHUNKS,
     SLOW_S,
     Ahead,
@@ -35,7 +35,9 @@ from dml.exec.delivery.prefetch import (
     ElementChunk,
     PrefetchPace,
 )
+from dml.exec.delivery.prefetch_depth import DEPTH, DEPTHS, NEW_BYTE_S, PrefetchDepth
 from dml.physical.operators import RunChoices
+from dml.settings import Settings
 from tests.cache.elements.kept_cases import logged
 
 OFF: dict[str, Any] = {"telemetry_dir": "off"}
@@ -206,6 +208,7 @@ def said(
                 out.append(("end", repr(end)))
             if action == "close":
                 it.close()
+            fake.clock.now += SLOW_S  # the loop
             went = went or is_ahead(it)
             state = it.state_dict()
             received = it.report.received
@@ -239,6 +242,25 @@ def test_elements_positions_and_errors_are_those_of_what_is_made_when_asked_for(
     assert fake.made == made, "nothing is made after the end"
 
 
+@pytest.mark.law
+@given(
+    chunks=st.lists(st.tuples(st.integers(1, 4), st.just(SLOW)), max_size=20),
+    depths=st.lists(st.sampled_from([1, *DEPTHS]), min_size=1),
+    fails=st.booleans(),
+)
+def test_no_decision_on_the_depth_can_be_seen(
+    chunks: list[Made], depths: list[int], *, fails: bool
+) -> None:
+    error, actions = (ValueError("here") if fails else None), ["next"] * 60
+    wanted, *_ = said(chunks, actions, error, prefetch=0)
+    measured = mock.Mock(side_effect=itertools.cycle(depths))
+    with mock.patch.object(PrefetchDepth, "measured", measured):
+        found, fake, ahead = said(chunks, actions, error)
+    assert found == wanted
+    assert ahead == (len(chunks) > SLOW_CHUNKS)
+    assert fake.closed <= 1
+
+
 def test_no_more_is_made_than_it_may_be() -> None:
     with run_of([(1, SLOW)] * 40) as (it, fake):
         for number in range(40):
@@ -258,6 +280,11 @@ def test_bytes_that_wait_are_bounded(most_bytes: int) -> None:
     assert ahead.make() is None
     ahead.close()
     assert fake.closed == 1
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PrefetchDepth, "known", {})
 
 
 # ---------------------------------------------------------------------------------- a real run
@@ -323,6 +350,47 @@ def test_the_next_batch_is_begun_before_it_is_asked_for() -> None:
     rest.load_state_dict(it.state_dict())
     assert [int(batch["id"][0]) for batch in rest] == list(range(SLOW_CHUNKS + 1, 60))
     assert ahead_threads() == before
+
+
+@pytest.mark.usefixtures("taking")
+def test_changes_of_the_depth_are_shown_and_known_to_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One batch in ten is slow; the chunks of a window are those of a run."""
+    monkeypatch.setattr("dml.exec.delivery.prefetch_depth.CHUNK_S", 0.0)
+
+    def bursty(batch: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(0.02 if batch["id"][0] % 10 == 0 else 2 * SLOW_S)
+        return batch
+
+    def ran(**options: Any) -> tuple[Elements, list[dict[str, Any]]]:
+        it, out = iter(ds.with_options(**options)), []
+        for batch in it:
+            out.append(batch["id"].tolist())
+            time.sleep(0.002)  # the step of a training
+        return it, out
+
+    ds = (
+        dml.range(100)
+        .batch(1)
+        .map(bursty, fingerprint="bursty")
+        .with_options(telemetry_dir=tmp_path)
+    )
+    kept, before = ran(tune="off")
+    assert "tuned" not in kept.stats().summary
+    tuned, after = ran()
+    assert after == before
+    begun, *more = tuned.stats().summary["tuned"]
+    assert (begun.before, begun.after, begun.batches) == (0, DEPTH, SLOW_CHUNKS)
+    assert more[0].after > DEPTH
+    assert f"prefetch: {DEPTH} to {more[0].after} chunks ahead after" in str(tuned.stats())
+    collector = collector_of(Settings(telemetry_dir=tmp_path))  # type: ignore[arg-type]
+    assert collector is not None
+    assert collector.flush()
+    for known in (PrefetchDepth.known, {}):  # in this process, and in another one
+        monkeypatch.setattr(PrefetchDepth, "known", dict(known))
+        again = ran()[0].stats().summary["tuned"][0]
+        assert (again.after, again.reason) == (more[-1].after, "as in the run before")
 
 
 def test_zero_makes_nothing_between_calls() -> None:
