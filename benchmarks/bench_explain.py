@@ -24,7 +24,7 @@ import pyarrow as pa
 import dml
 from dml import col
 from dml.api import explanation
-from dml.api.cost_profile import collector_of
+from dml.api.run_telemetry import collector_of
 from dml.optimize.cost.estimate import Estimate
 from dml.optimize.explain.cost_table import Actual, actuals
 

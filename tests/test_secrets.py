@@ -19,7 +19,7 @@ import pytest
 
 import dml
 from dml import Dataset, col
-from dml.api.cost_profile import collector_of
+from dml.api.run_telemetry import collector_of
 from dml.errors import CacheError
 
 HERE = Path(__file__).resolve().parents[1]

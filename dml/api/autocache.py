@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
-from dml.api.cost_profile import expected, names_of, planned, profile_of, rows_named
+from dml.api.cost_profile import expected
+from dml.api.plan_search import planned
 from dml.api.run_storage import (
     Cached,
     cache_contents,
@@ -22,6 +23,7 @@ from dml.api.run_storage import (
     store_of,
     storing_of,
 )
+from dml.api.run_telemetry import names_of, profile_of, rows_named
 from dml.base.host import host_class
 from dml.base.read_times import ReadTimes
 from dml.cache.elements.element_cache import Keeping

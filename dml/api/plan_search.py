@@ -5,20 +5,26 @@ from __future__ import annotations
 import dataclasses
 import time
 from functools import partial
+from typing import TYPE_CHECKING
 
-from dml.api.cost_profile import expected, named_as, profile_of
 from dml.api.resources import RunResources
+from dml.api.run_telemetry import learned, named_as, profile_of
 from dml.exec.drivers.promotion import movable
 from dml.exec.memory.memory_shares import KEPT_SHARE
-from dml.optimize.phases import Optimized
-from dml.optimize.search.arrangement import ArrangementDecision, decide
+from dml.expr.node import Node
+from dml.optimize.phases import Optimized, optimize
 from dml.optimize.search.arrangement_space import MachineLimits, allowed, cut
 from dml.physical.plan import Plan
 from dml.settings import AUTOTUNE, Settings
 
+if TYPE_CHECKING:
+    from dml.optimize.search.arrangement import ArrangementDecision
+
 # Executors that leave no choice: one thread, or a cluster of yet unknown size.
 GIVEN = ("sync", "distributed")
 USUAL = "threads"
+# The clock for the time that planning takes.
+CLOCK = time.perf_counter
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,10 +39,24 @@ class Arrangement:
     decision: ArrangementDecision | None = None
 
 
+def planned(root: Node, settings: Settings, without: frozenset[str]) -> Optimized:
+    """Return the plan of least expected cost, without the rules ``without``.
+
+    Costs are only looked at if a choice depends on them: the order of a filter's parts, or which
+    rules have cost more than they saved in earlier runs.
+    """
+    started, clock, rewriting = CLOCK(), time.perf_counter, settings.optimize
+    made = optimize(root, settings.seed, rewriting=rewriting, without=without, clock=clock)
+    took = CLOCK() - started
+    if not rewriting or not (made.plan.has_orders or learned(settings).costs):
+        return made
+    from dml.api.cost_profile import improved
+
+    return improved(made, settings, took)
+
+
 def arranged(made: Optimized, settings: Settings, without: frozenset[str]) -> Arrangement:
     """Return the arrangement of ``made``: the default, unless another one is clearly faster."""
-    from dml.optimize.explain.arrangement_text import note
-
     plain = Arrangement(made, settings)
     if not settings.optimize or settings.executor in GIVEN:
         return plain
@@ -47,6 +67,8 @@ def arranged(made: Optimized, settings: Settings, without: frozenset[str]) -> Ar
     decision = _decided(made.plan, settings, machine, without)
     if decision is None:
         return plain
+    from dml.optimize.explain.arrangement_text import note
+
     given = made.trace
     trace = dataclasses.replace(given, applied=[*given.applied], too_costly=[*given.too_costly])
     note(trace, decision, started)
@@ -82,6 +104,9 @@ def explain_arrangement(
 def _decided(
     plan: Plan, settings: Settings, machine: MachineLimits, without: frozenset[str]
 ) -> ArrangementDecision | None:
+    from dml.api.cost_profile import expected
+    from dml.optimize.search.arrangement import decide
+
     profile = profile_of(settings)  # reading it is a one-off cost, not planning time
     started = time.perf_counter()
     machine = dataclasses.replace(machine, speed=profile.speed)

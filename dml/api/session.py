@@ -17,15 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from dml.api.cost_profile import (
-    capability_of,
-    collector_of,
-    identified,
-    names_of,
-    parallels_of,
-    planned,
-)
-from dml.api.plan_search import GIVEN, Arrangement, arranged
+from dml.api.plan_search import GIVEN, Arrangement, arranged, planned
 from dml.api.resources import (
     RunResources,
     limit_of,
@@ -35,6 +27,7 @@ from dml.api.resources import (
     verifying_bytes,
 )
 from dml.api.run_storage import keeping_of, storing_of, tiers_of, without
+from dml.api.run_telemetry import capability_of, collector_of, identified, names_of, parallels_of
 from dml.base.fingerprint import Domain
 from dml.base.host import cores, host_class
 from dml.cache.elements.element_cache import notice

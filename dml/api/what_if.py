@@ -8,10 +8,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dml.api.cost_profile import estimates_of, profile_of
+from dml.api.cost_profile import estimates_of
 from dml.api.plan_search import arranged
 from dml.api.resources import RunResources, slots_of
 from dml.api.run_storage import without
+from dml.api.run_telemetry import profile_of
 from dml.api.session import LOCAL, every_choice, optimized
 from dml.base.host import cores
 from dml.errors import MemoryContractError, PlanError

@@ -94,6 +94,8 @@ class Node:
     random: ClassVar[bool] = False
     # Its result depends on the row (and seed, epoch, row id) and cannot fail, so it may be moved.
     total: bool = False
+    # The order in which its predicates are evaluated may change its cost, and nothing else.
+    has_orders: bool = False
     # Adds columns to those of its input; rows and existing columns stay unchanged.
     adds: ClassVar[bool] = False
     # The columns that it reads, if it reads those alone.

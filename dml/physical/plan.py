@@ -95,6 +95,11 @@ class Plan:
         return (*self.on_blocks, *self.stream)
 
     @property
+    def has_orders(self) -> bool:
+        """True if some filter has several orders whose costs may differ."""
+        return any(node.has_orders for each in self.all for node in each.on_blocks)
+
+    @property
     def decides(self) -> bool:
         """True if a run has to decide whether an operator caches its input."""
         return any(node.decides for each in self.all for node in each.operators)

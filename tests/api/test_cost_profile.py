@@ -12,7 +12,7 @@ import pytest
 
 import dml
 from dml import col
-from dml.api import cost_profile, explanation, session
+from dml.api import cost_profile, explanation, plan_search, run_telemetry, session
 from dml.fleet import reader
 from dml.fleet.learning import Learner
 from dml.optimize.cost.beliefs import Belief
@@ -25,7 +25,7 @@ ROWS = 300_000
 
 @pytest.fixture(autouse=True)
 def _planning_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost_profile, "CLOCK", lambda: 0.0)
+    monkeypatch.setattr(plan_search, "CLOCK", lambda: 0.0)
 
 
 def doubled(row: dict[str, Any]) -> dict[str, Any]:
@@ -48,10 +48,10 @@ def record(folder: Path, runs: int, **seconds: float) -> None:
     for name, took in seconds.items():
         ds = pipeline(folder, *([] if name == "used" else [name]))
         each: Estimate = explanation.estimated(ds._node, ds._settings)[1]
-        key = CostKey.of(each.work, cost_profile.profile_of(ds._settings).host_class, 65_536, 8)
+        key = CostKey.of(each.work, run_telemetry.profile_of(ds._settings).host_class, 65_536, 8)
         for _ in range(runs):
             known = known.merge(Profile({key: Learned.once(took / ROWS, 1e9)}))
-    learner = Learner(folder, cost_profile.profile_of(pipeline(folder)._settings).host_class)
+    learner = Learner(folder, run_telemetry.profile_of(pipeline(folder)._settings).host_class)
     learner._fresh = known
     learner.keep()
 
@@ -150,7 +150,7 @@ def test_planning_again_takes_a_small_part_of_a_run(
 ) -> None:
     record(tmp_path, 3, used=0.4, lift_map=0.2)
     readings = iter(range(100))
-    monkeypatch.setattr(cost_profile, "CLOCK", lambda: 0.05 * next(readings))
+    monkeypatch.setattr(plan_search, "CLOCK", lambda: 0.05 * next(readings))
     monkeypatch.setattr(cost_profile, "_other", lambda *_: pytest.fail("another plan was made"))
     assert titles(pipeline(tmp_path))[1] == "LiftedMap"
 
@@ -159,7 +159,7 @@ def told(root: Path, ds: dml.Dataset) -> reader.TelemetryTables:
     """What telemetry has of a run of ``ds``, read back."""
     ds = ds.with_options(telemetry_dir=str(root))
     list(ds)
-    collector = cost_profile.collector_of(ds._settings)
+    collector = run_telemetry.collector_of(ds._settings)
     assert collector is not None
     assert collector.flush()
     return reader.tables(reader.read(root))
@@ -197,7 +197,7 @@ def test_no_name_is_told_of_what_has_none_or_costs_much(
     assert told(tmp_path / "a", nameless).runs["result_fingerprint"].to_pylist() == [None]
     pq.write_table(pa.table({"x": range(100)}), tmp_path / "a.parquet")
     large = dml.read_parquet(str(tmp_path / "a.parquet"))
-    monkeypatch.setattr(cost_profile, "NAMED_BYTES", 10)
+    monkeypatch.setattr(run_telemetry, "NAMED_BYTES", 10)
     found = told(tmp_path / "b", large)
     assert found.runs["result_fingerprint"].to_pylist() == [None]
     assert found.operators["result_fingerprint"].to_pylist() == [None] * found.operators.num_rows

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dml as library
-from dml.api.cost_profile import collector_of
+from dml.api.run_telemetry import collector_of
 from dml.cli.target import Pipeline
 from dml.events import OperatorTotals, RunFinished, RunStarted
 from dml.fleet.reader import read

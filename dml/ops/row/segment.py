@@ -15,7 +15,7 @@ from dml.data.row_slicing import in_parts
 from dml.data.schema import Schema
 from dml.errors import DmlError
 from dml.expr.columns import computation
-from dml.expr.columns.value import Value, value_text
+from dml.expr.columns.value import Value, value_text, walk
 from dml.expr.facts import FilterOrder, Length, Rows
 from dml.expr.node import Node, op
 from dml.ops.row.rowwise import Env, growing
@@ -63,6 +63,12 @@ class Segment(Node):
         """True if a predicate or column draws keyed random numbers."""
         return any(value.draws for value in self._values)
 
+    @property
+    def has_orders(self) -> bool:  # type: ignore[override]
+        """True for several infallible predicates, of which at least one is costly."""
+        parts = self.predicate
+        return len(parts) > 1 and all(part.total for part in parts) and any(map(is_costly, parts))
+
     @cached_property
     def reads(self) -> frozenset[str]:
         """Return the input columns that are read."""
@@ -105,3 +111,8 @@ class Segment(Node):
         made = [f"{n}={value_text(v)}" for n, v in self.env if n not in same]
         parts = ([f"where {kept}"] if kept else []) + ([", ".join(same)] if same else []) + made
         return "; ".join(parts)
+
+
+def is_costly(value: Value) -> bool:
+    """Return True if ``value`` uses a function of a namespace, such as one of texts or lists."""
+    return any("." in each.op for each in walk((value,)))

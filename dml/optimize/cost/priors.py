@@ -152,11 +152,6 @@ def values_s(values: Sequence[Value], speed: Speed) -> float:
     return _of_values(tuple(values), 0.0, compiled=True).row_ns * speed.work * 1e-9
 
 
-def is_costly(value: Value) -> bool:
-    """Return True if ``value`` uses a function of a namespace, such as one of texts or lists."""
-    return any("." in each.op for each in walk((value,)))
-
-
 def _of_values(values: tuple[Value, ...], fixed_ns: float, *, compiled: bool) -> Prior:
     cheap = costly = 0.0
     for value in walk(values):

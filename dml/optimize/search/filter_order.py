@@ -16,9 +16,9 @@ from dml.base.amounts import seconds_text
 from dml.expr.columns.value import Value
 from dml.expr.facts import FilterOrder
 from dml.expr.node import Node
-from dml.ops.row.segment import Segment
+from dml.ops.row.segment import Segment, is_costly
 from dml.optimize.cost.beliefs import Belief, combined, no_regret, total
-from dml.optimize.cost.priors import is_costly, kept_by, row_bytes, values_s
+from dml.optimize.cost.priors import kept_by, row_bytes, values_s
 from dml.optimize.engine import Refused, RuleTrace
 from dml.optimize.rule import rule
 from dml.optimize.work_names import below_each, kept_name, work_name
@@ -49,22 +49,17 @@ class _Group(NamedTuple):
 @rule(Segment, source="predicate migration, Hellerstein and Stonebraker 1993")
 def guard_costly_parts(node: Node) -> Node | None:
     """Parts of a filter that cannot fail may be tried one by one, on the rows that are left."""
-    if not isinstance(node, Segment) or not _splits(node):
+    if not isinstance(node, Segment) or not node.has_orders:
         return None
     found = _judged(node, b"", Profile())
     return node.replace(tried=found.one_by_one) if found.pays else None
-
-
-def has_choice(plan: Plan) -> bool:
-    """Return True if some filter of the plan has several orders whose costs may differ."""
-    return any(_splits(node) for each in plan.all for node in each.on_blocks)
 
 
 def guarded(plan: Plan, profile: Profile, trace: RuleTrace) -> Plan:
     """Return the plan with each filter in its cheapest expected order; changes are traced."""
 
     def choose(node: Segment, below: bytes) -> FilterOrder:
-        if not _splits(node):
+        if not node.has_orders:
             return node.tried
         started = trace.clock()
         found = _judged(node, below, profile)
@@ -96,13 +91,6 @@ def tried_as(plan: Plan, choose: Callable[[Segment, bytes], FilterOrder]) -> Pla
         links=tuple(dataclasses.replace(link, steps=swapped(link.steps)) for link in plan.links),
         beside=tuple(tuple(tried_as(each, choose) for each in plans) for plans in plan.beside),
     )
-
-
-def _splits(node: Node) -> bool:
-    """Return True for a filter of several infallible parts of which at least one is costly."""
-    if not isinstance(node, Segment) or len(node.predicate) < 2:
-        return False
-    return all(part.total for part in node.predicate) and any(map(is_costly, node.predicate))
 
 
 class _Judged(NamedTuple):

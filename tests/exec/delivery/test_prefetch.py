@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 import dml
 from dml.api import session
-from dml.api.cost_profile import collector_of
 from dml.api.dataset import Dataset
+from dml.api.run_telemetry import collector_of
 from dml.errors import UDFError
 from dml.exec.delivery import iterator, prefetch
 from dml.exec.delivery.iterator import Elements

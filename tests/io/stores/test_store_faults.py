@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dml
-from dml.api.cost_profile import collector_of
+from dml.api.run_telemetry import collector_of
 from dml.errors import DmlError, PlanError, SourceError
 from dml.io.binary.binary import read_binary_files
 from dml.io.stores import stores

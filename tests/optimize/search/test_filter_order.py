@@ -16,7 +16,7 @@ from dml.ops.row.segment import Segment
 from dml.optimize.engine import RuleTrace
 from dml.optimize.explain.cost_table import analyzed_text
 from dml.optimize.phases import Optimized, optimize
-from dml.optimize.search.filter_order import guard_costly_parts, guarded, has_choice, tried_as
+from dml.optimize.search.filter_order import guard_costly_parts, guarded, tried_as
 from dml.optimize.work_names import below_each, kept_name, work_names
 from dml.physical.plan import Plan
 from dml.profile import CostKey, Learned, Profile
@@ -59,7 +59,7 @@ def test_what_is_all_cheap_or_may_fail_stays_as_it_is() -> None:
     risky = flights().filter(NEAR & GATE & (col("id").cast("int8") > 1))
     for ds in (cheap, risky, flights().filter(GATE), flights()):
         plan = stations(ds).plan
-        assert not has_choice(plan)
+        assert not plan.has_orders
         assert all(not each.tried.groups for each in filters(guarded(plan, Profile(), RuleTrace())))
 
 

@@ -13,8 +13,8 @@ import pytest
 from distributed import Client
 
 import dml
-from dml.api.cost_profile import collector_of
 from dml.api.dataset import Dataset
+from dml.api.run_telemetry import collector_of
 from dml.errors import CastError, PlanError, SourceError, UDFError
 from dml.exec.tasks.skipped_rows import Allowance, Loss, Losses, Noted
 from dml.expr.facts import Rows
