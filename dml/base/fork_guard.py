@@ -10,10 +10,6 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable
-from typing import TypeVar
-
-T = TypeVar("T")
 
 
 class _Flag(list[bool]):
@@ -32,21 +28,24 @@ _CALLING = set[int]()  # threads that may be in a user's function
 COPY = _Flag()
 
 
-def guarded(work: Callable[[], T]) -> T:
-    """Return ``work()``, which calls users' functions; end child processes forked by them."""
-    _heed_others()
-    thread, copy, process = threading.get_ident(), COPY[0], os.getpid()
-    outer = thread in _CALLING
-    _CALLING.add(thread)
-    COPY[0] = False
-    try:
-        return work()
-    finally:
-        if os.getpid() != process:
+class ForkGuard:
+    """A ``with`` block that calls users' functions; it ends child processes that they fork."""
+
+    __slots__ = ("_copy", "_outer", "_process", "_thread")
+
+    def __enter__(self) -> None:
+        _heed_others()
+        thread, self._copy, self._process = threading.get_ident(), COPY[0], os.getpid()
+        self._thread, self._outer = thread, thread in _CALLING
+        _CALLING.add(thread)
+        COPY[0] = False
+
+    def __exit__(self, *_: object) -> None:
+        if os.getpid() != self._process:
             end()
-        COPY[0] = copy
-        if not outer:
-            _CALLING.discard(thread)
+        COPY[0] = self._copy
+        if not self._outer:
+            _CALLING.discard(self._thread)
 
 
 @functools.cache

@@ -45,7 +45,7 @@ class Block:
     @property
     def n(self) -> int:
         """Number of rows."""
-        return len(self.ids)
+        return self.ids.count
 
     def __getitem__(self, name: str) -> Values:
         return self.columns[self.schema.names.index(name)]

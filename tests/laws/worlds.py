@@ -153,7 +153,7 @@ class Feed(sync.SyncFeed):
         """A slice comes to its end: it is made."""
         self.running.remove(run)
         promised = self.core.active[run.seq].reserved_bytes
-        result, seconds = self._loop.perform(run)
+        result, seconds = self._loop.runtime.perform(run, self._loop.argument(run))
         if isinstance(result, Outcome):
             given = result.held_bytes + result.parked_bytes * (not result.done)
             self.world.unforeseen += max(0, given - promised)

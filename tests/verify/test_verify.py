@@ -20,6 +20,7 @@ from dml.data.stream_hash import stream_hash
 from dml.errors import VerificationError, VerificationWarning
 from dml.events import Verified, Warned
 from dml.exec.tasks import task
+from dml.exec.tasks.unit_reader import Reading
 from dml.expr.node import Node
 from dml.kernels.compiled import tier_choice
 from dml.ops.row.segment import Segment
@@ -112,12 +113,14 @@ def test_rows_that_a_worker_alone_makes_wrong_are_found(
     """Whether the sample lies in one partition, or in several of which the first is looked at."""
     ds = rows(20_000, atom_rows=1000).with_columns(x=col("id") * 2).batch(32)
     wanted = as_written(ds)
-    read = task._timed_read
+    read = Reading.atoms
 
-    def last_row_lost(*given: Any, **options: Any) -> Iterator[Any]:
-        yield from (block.slice(0, block.n - 1) for block in read(*given, **options))
+    def last_row_lost(*given: Any) -> Iterator[Any]:
+        for block, _ in read(*given):
+            cut = block.slice(0, block.n - 1)
+            yield cut, (cut,)
 
-    monkeypatch.setattr(task, "_timed_read", last_row_lost)
+    monkeypatch.setattr(Reading, "atoms", last_row_lost)
     with pytest.warns(VerificationWarning), pytest.raises(AssertionError):
         assert stream_hash(sure(ds, target_partition_bytes=target)) == wanted  # read wrong again
     monkeypatch.undo()

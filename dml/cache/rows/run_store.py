@@ -92,7 +92,7 @@ class Noticing:
         self._feed, self._job, self._tallies = feed, job, tallies
         steps = enumerate(job.stage.steps, 1)
         self._kept = {n: CacheWatch(each) for n, each in steps if each.rows is Rows.STORED}
-        self.next, self.release, self.settled = feed.next, feed.release, feed.settled
+        self.next, self.settled = feed.next, feed.settled
 
     def close(self) -> None:
         """Close the feed, and report why parts were not stored."""
@@ -159,11 +159,6 @@ class Served:
         if self._closed:  # closed meanwhile by another thread
             rest.close()
         return rest
-
-    def release(self) -> None:
-        """Release the memory of the last partition."""
-        if self._rest is not None:
-            self._rest.release()
 
     def settled(self) -> None:
         """Note that the schemas of all operators have settled."""

@@ -87,7 +87,7 @@ class Reusing(StoredLevel):
         return made
 
     def atoms(
-        self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
+        self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Atom]], run: Running
     ) -> Iterator[Atom]:
         """Return the atoms of ``unit``, cut into the same blocks wherever the rows come from."""
         made = super().atoms(unit, skip_atoms, read, run)
@@ -266,7 +266,7 @@ class Looking(Reusing):
     stores: ClassVar[bool] = False
 
     def atoms(
-        self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
+        self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Atom]], run: Running
     ) -> Iterator[Atom]:
         """Return the atoms of ``unit``, from other entries if they hold the rows."""
         others = self.instead(UnitRequest(unit, skip_atoms, read, run))

@@ -44,7 +44,7 @@ class StoredLevel(Level):
         return self.entry is not None and self.nodes[-1].rows is Rows.STORED
 
     def atoms(
-        self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
+        self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Atom]], run: Running
     ) -> Iterator[Atom]:
         """Yield the atoms of ``unit`` from ``skip_atoms`` on; ``read`` reads the source's atoms."""
         if self.entry is None:

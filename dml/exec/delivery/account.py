@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from dml.base.amounts import counted
 from dml.events import (
@@ -49,6 +49,23 @@ class Scaling(Protocol):
         """Return the decisions so far and the current state as events of ``run`` at time ``at``."""
 
 
+class Moment(NamedTuple):
+    """Figures of a run, at its end or now, that later work of the process would change.
+
+    ``at`` is a time in seconds; ``kept`` has the figures of caches, by their nodes.
+    """
+
+    status: str
+    error_kind: str
+    at: float
+    seconds: float
+    process_cpu_s: float
+    counts: Counts
+    kept: dict[Node, dict[str, Any]]
+    peak_bytes: int
+    scaled: list[Event]
+
+
 class Account:
     """Counts the work of one run; when the run ends, ``tell`` is called with each of its events.
 
@@ -72,7 +89,8 @@ class Account:
         self.received = Received()
         self.scaling: Scaling | None = None
         self.warnings: list[Warned] = []
-        self.final: list[Event] | None = None
+        self._final: list[Event] | None = None
+        self._end: Moment | None = None
         self._before = dataclasses.replace(counts)
         self._process_cpu = time.process_time()
         self._once = threading.Lock()
@@ -98,26 +116,48 @@ class Account:
         Warnings about lost rows are not passed on, since they may quote users' values.
         """
         with self._once:
-            if self.final is not None:
+            if self._end is not None:
                 return
-            kind = "" if error is None else type(error).__name__
-            self.final = self._events(status, kind)
-            if status == "finished":
-                self.final = self._complete(self.final)
-        for event in self.final if self.tell is not None else ():
+            self._end = self._moment(status, "" if error is None else type(error).__name__)
+        for event in self.so_far() if self.tell is not None else ():
             if not (isinstance(event, Warned) and event.name == SKIPPED):
                 self.tell(event)  # type: ignore[misc]
 
     def so_far(self) -> list[Event]:
         """Return the events of the run, finished or not."""
-        return list(self.final) if self.final is not None else self._events("running", "")
+        if self._end is None:
+            return self._events(self._moment("running", ""))
+        if self._final is None:
+            final = self._events(self._end)
+            self._final = self._complete(final) if self._end.status == "finished" else final
+        return list(self._final)
 
-    def _events(self, status: str, error_kind: str) -> list[Event]:
-        now = time.time()
+    def _moment(self, status: str, error_kind: str) -> Moment:
+        now, running = time.time(), self.streaming.running
+        running.meter.look(0.0)
+        return Moment(
+            status,
+            error_kind,
+            now,
+            time.perf_counter() - self.received.started,
+            time.process_time() - self._process_cpu,
+            dataclasses.replace(self.counts),
+            {
+                node: streaming.at.keep.kept_figures(node)
+                for streaming in running.all
+                for node in streaming.plan.stream
+                if node.rows is Rows.KEPT
+            },
+            running.meter.peak_bytes,
+            [] if self.scaling is None else self.scaling.events(self.started.run, now),
+        )
+
+    def _events(self, moment: Moment) -> list[Event]:
+        now = moment.at
         operators: list[OperatorTotals] = []
         for streaming in self.streaming.running.all:
-            stream = _numbered(self._stream(streaming, now), len(streaming.plan.on_blocks))
-            operators += _numbered([*self._on_blocks(streaming, now), *stream], len(operators))
+            stream = _numbered(self._stream(streaming, moment), len(streaming.plan.on_blocks))
+            operators += _numbered([*self._on_blocks(streaming, moment), *stream], len(operators))
         operators = [
             dataclasses.replace(each, fingerprints=names)
             for each, names in zip(operators, self._names() or [{}] * len(operators), strict=True)
@@ -131,8 +171,8 @@ class Account:
             *self._verified(now),
             *self._wrong(operators, now),
             *self._tuned(now),
-            *([] if self.scaling is None else self.scaling.events(self.started.run, now)),
-            self._ending(status, error_kind, operators, now),
+            *moment.scaled,
+            self._ending(moment, operators),
         ]
 
     def _skipped(self, now: float) -> list[Warned]:
@@ -171,29 +211,22 @@ class Account:
             if each.cache_wrong
         ]
 
-    def _ending(
-        self,
-        status: str,
-        error_kind: str,
-        operators: list[OperatorTotals],
-        now: float,
-    ) -> RunFinished:
-        received, meter = self.received, self.streaming.running.meter
-        meter.look(0.0)
+    def _ending(self, moment: Moment, operators: list[OperatorTotals]) -> RunFinished:
+        received = self.received
         return RunFinished(
             run=self.started.run,
-            at=now,
-            status=status,
+            at=moment.at,
+            status=moment.status,
             rows=received.rows,
             batches=received.batches,
             bytes=received.nbytes,
             bytes_read=self._bytes_read(operators),
-            seconds=time.perf_counter() - received.started,
+            seconds=moment.seconds,
             first_batch_s=received.first_s,
             cpu_s=sum(each.cpu_s or 0.0 for each in operators),
-            process_cpu_s=time.process_time() - self._process_cpu,
-            peak_bytes=meter.peak_bytes or None,
-            error_kind=error_kind,
+            process_cpu_s=moment.process_cpu_s,
+            peak_bytes=moment.peak_bytes or None,
+            error_kind=moment.error_kind,
         )
 
     def _bytes_read(self, operators: Sequence[OperatorTotals]) -> int:
@@ -201,32 +234,32 @@ class Account:
         sizes = [len(plan.operators) for plan in self.streaming.running.plan.all]
         return sum(operators[sum(sizes[:i])].bytes_in for i in range(len(sizes)))
 
-    def _on_blocks(self, streaming: Streaming, now: float) -> Sequence[OperatorTotals]:
+    def _on_blocks(self, streaming: Streaming, moment: Moment) -> Sequence[OperatorTotals]:
         """Return the totals of the source and of the operators that run on its blocks."""
         plan = streaming.plan
-        described = [self._described(plan, *each) for each in enumerate(plan.on_blocks)]
-        found = streaming.tallies.total().totals(described, run=self.started.run, at=now)
+        described = [self._described(plan, *each, moment) for each in enumerate(plan.on_blocks)]
+        found = streaming.tallies.total().totals(described, run=self.started.run, at=moment.at)
         return [
             dataclasses.replace(each, skipped=_skipped(streaming, each.ordinal)) for each in found
         ]
 
-    def _stream(self, streaming: Streaming, now: float) -> list[OperatorTotals]:
+    def _stream(self, streaming: Streaming, moment: Moment) -> list[OperatorTotals]:
         """Return the totals of stream operators; their seconds exclude the operators below."""
         plan, cells = streaming.plan, streaming.meter.cells
         found = []
-        sliced = self._sliced(streaming, now)
+        sliced = self._sliced(streaming, moment)
         for number, node in enumerate(plan.stream):
             if number in sliced:
                 found.append(sliced[number])
                 continue
             below, own = cells[number], cells[number + 1]
             beside = [run.meter.cells[-1] for run in streaming.beside[number]]
-            described = self._described(plan, number, node)
+            described = self._described(plan, number, node, moment)
             calls = below.rows if described.lifted.startswith("no") and not node.batched else 0
             found.append(
                 OperatorTotals(
                     run=self.started.run,
-                    at=now,
+                    at=moment.at,
                     **dataclasses.asdict(described),
                     rows_in=below.rows + sum(each.rows for each in beside),
                     rows_out=own.rows,
@@ -239,18 +272,20 @@ class Account:
                     blocks=own.blocks,
                     python_calls=own.blocks if node.batched and described.lifted else calls,
                     skipped=_skipped(streaming, len(plan.on_blocks) + number),
-                    **_cache_figures(streaming, node),
+                    **moment.kept.get(node, {}),
                 )
             )
         return found
 
-    def _sliced(self, streaming: Streaming, now: float) -> dict[int, OperatorTotals]:
+    def _sliced(self, streaming: Streaming, moment: Moment) -> dict[int, OperatorTotals]:
         """Return {operator number: totals} of stream operators that workers ran on slices."""
         plan, tally = streaming.plan, streaming.tallies.total()
         first = len(plan.on_blocks)
         ran = sorted(ordinal - first for ordinal, _ in tally.cells() if ordinal >= first)
-        described = [self._described(plan, first + number, plan.stream[number]) for number in ran]
-        made = tally.totals(described, run=self.started.run, at=now)
+        described = [
+            self._described(plan, first + number, plan.stream[number], moment) for number in ran
+        ]
+        made = tally.totals(described, run=self.started.run, at=moment.at)
         return {
             number: dataclasses.replace(
                 each, ordinal=number, skipped=_skipped(streaming, first + number)
@@ -258,23 +293,23 @@ class Account:
             for number, each in zip(ran, made, strict=True)
         }
 
-    def _described(self, plan: Plan, ordinal: int, node: Node) -> Operator:
+    def _described(self, plan: Plan, ordinal: int, node: Node, moment: Moment) -> Operator:
         return Operator(
             ordinal=ordinal,
             operator=type(node).__name__,
             name=node.title()[:NAME_LETTERS],
             lifted=lifted(node),
-            tier=self._tier() if isinstance(node, Segment | LiftedNode) else "",
+            tier=self._tier(moment.counts) if isinstance(node, Segment | LiftedNode) else "",
             medium=medium(node, plan.stage.columns) if not node.inputs else "",
         )
 
-    def _tier(self) -> str:
-        """Return the kernels that computed expressions.
+    def _tier(self, counts: Counts) -> str:
+        """Return the kernels that computed expressions; ``counts`` are those at the moment.
 
         The result is "numpy", "compiled", "numpy+compiled", or "" if there were none.
         """
-        numpy = self.counts.numpy > self._before.numpy
-        compiled = self.counts.compiled > self._before.compiled
+        numpy = counts.numpy > self._before.numpy
+        compiled = counts.compiled > self._before.compiled
         return "+".join(["numpy"] * numpy + ["compiled"] * compiled)
 
 
@@ -287,11 +322,6 @@ def _skipped(streaming: Streaming, ordinal: int) -> int:
 def _loss_text(loss: Loss, node: Node) -> str:
     rows, errors = counted(loss.rows, "row", "rows"), counted(loss.errors, "error", "errors")
     return f"{node.title()} lost {rows} to {errors}; the first: {loss.what}, at {loss.at}"
-
-
-def _cache_figures(streaming: Streaming, node: Node) -> dict[str, Any]:
-    """Return {field of OperatorTotals: count or bytes} of a cache; {} for other operators."""
-    return {} if node.rows is not Rows.KEPT else streaming.at.keep.kept_figures(node)
 
 
 def _numbered(operators: Sequence[OperatorTotals], first: int) -> list[OperatorTotals]:

@@ -128,7 +128,39 @@ class Elements(Iterator[Element]):
         with self._lock:
             for element in self._now[1]:
                 return element
-            return self._refill()
+            if self._over:
+                raise StopIteration
+            started = perf_counter()
+            try:
+                if self._maker is None or self._pace.pays():
+                    self._maker = self._goes_on()
+                chunk = self._maker.make()
+            except BaseException as raised:
+                error = self._failed(raised)
+                if error is raised:
+                    raise
+                raise error from raised
+            return self._first_of(chunk, started)
+
+    def _failed(self, raised: BaseException) -> BaseException:
+        """End the iteration after an error or an interrupt; return the error to raise."""
+        error = self.placed(blamed(raised) if self._resumed else raised)
+        self._finish("failed" if isinstance(error, Exception) else "interrupted", error)
+        return error
+
+    def _first_of(self, chunk: ElementChunk | None, started: float) -> Element:
+        """Return the first element of ``chunk``, for which the caller waited since ``started``."""
+        if chunk is None:
+            self._ended = True
+            self._finish("finished", None)
+            raise StopIteration
+        ready, pace = iter(chunk.elements), self._pace
+        self._now, self._resumed = (chunk, ready), False
+        now = perf_counter()
+        self.report.received.chunk(chunk, ready, now - started)
+        if pace.from_s < math.inf:  # unless it is already decided whether chunks are made ahead
+            pace.gave(len(chunk.elements), chunk.nbytes, started, now)
+        return next(ready)
 
     def handed_over(self, far: Far) -> Self:
         """Let ``far`` make the elements; return the iterator. Call it before the first element."""
@@ -139,33 +171,6 @@ class Elements(Iterator[Element]):
         """Make elements only on request, unless ``ahead`` is positive; return the iterator."""
         self._pace.stop()
         return self
-
-    def _refill(self) -> Element:
-        """Return the first element of the next chunk."""
-        if self._over:
-            raise StopIteration
-        started, pace = perf_counter(), self._pace
-        try:
-            if self._maker is None or pace.pays():
-                self._maker = self._goes_on()
-            chunk = self._maker.make()
-        except BaseException as raised:
-            error = self.placed(blamed(raised) if self._resumed else raised)
-            self._finish("failed" if isinstance(error, Exception) else "interrupted", error)
-            if error is raised:
-                raise
-            raise error from raised
-        if chunk is None:
-            self._ended = True
-            self._finish("finished", None)
-            raise StopIteration
-        ready = iter(chunk.elements)
-        self._now, self._resumed = (chunk, ready), False
-        now = perf_counter()
-        self.report.received.chunk(chunk, ready, now - started)
-        if pace.from_s < math.inf:  # unless it is already decided whether chunks are made ahead
-            pace.gave(len(chunk.elements), chunk.nbytes, started, now)
-        return next(ready)
 
     def _goes_on(self) -> Maker:
         """Return the maker of the next chunk: a new one, or the current one (moved to a thread)."""

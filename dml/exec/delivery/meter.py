@@ -91,14 +91,15 @@ class Meter:
         self.peak_bytes, self.most_bytes = 0, most_bytes
         self._look_at = self._give_back_at = 0.0
 
-    def waited(self, started: float, cpu_s: float, now: float) -> None:
-        """Add the time from ``started`` to ``now`` that this thread waited, or worked, for a stage.
+    def waited(self, started: float, cpu_s: float) -> float:
+        """Add the time since ``started`` that this thread waited, or worked, for a stage.
 
-        ``cpu_s`` is the thread's CPU time in seconds at ``started``.
+        ``cpu_s`` is the thread's CPU time in seconds at ``started``. Return the time now.
         """
-        cell = self.cells[0]
+        cell, now = self.cells[0], perf_counter()
         cell.seconds += now - started
         cell.cpu_s += self.processor.at(now) - cpu_s
+        return now
 
     def partition(self, rows: int, nbytes: int, now: float) -> None:
         """Add a partition of ``rows`` rows and ``nbytes`` bytes that the stage delivered."""

@@ -15,7 +15,7 @@ from operator import length_hint
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from dml.base.fork_guard import guarded
+from dml.base.fork_guard import ForkGuard
 from dml.data.batch_trays import Expected
 from dml.data.block import Block
 from dml.data.row_slicing import row_bytes
@@ -194,14 +194,14 @@ class BatchMaker:
 
     def make(self) -> ElementChunk | None:
         """Return a chunk with the next batch or batches; None if exhausted."""
-        pull_run = self.pull_run
-        run = None if pull_run is None else guarded(partial(pull_run, self.fits))
+        with ForkGuard():
+            run = None if self.pull_run is None else self.pull_run(self.fits)
+            block = self.flow.pull(1) if run is None else None
         if run is not None:
             rows, nbytes = run.block.ids.count, run.block.nbytes
             batches = batches_of(run.block, run.n)
             base = self.flow.position()
             return ElementChunk(batches, rows=rows, nbytes=nbytes, base=base, between=run.between)
-        block = guarded(partial(self.flow.pull, 1))
         if block is None:
             return None
         arrays, rows = self.arrays_of(block), block.ids.count
@@ -281,9 +281,9 @@ class RowMaker:
         """Return the next rows that no earlier run delivered; None if exhausted."""
         while True:
             before = self.flow.position()
-            pull = partial(guarded, partial(self.flow.pull, ROWS))
-            # an earlier run counted the losses before the saved position
-            block: Block | None = self.allowance.heard(discard, pull) if self.skip else pull()
+            pull = partial(self.flow.pull, ROWS)
+            with ForkGuard():  # an earlier run counted the losses before the saved position
+                block: Block | None = self.allowance.heard(discard, pull) if self.skip else pull()
             if block is None:
                 if self.skip:
                     raise unreached(self.skip)

@@ -67,10 +67,6 @@ class PromotingFeed:
                 self.feed.close()
                 self.feed = self.onwards(following, self.unsettled)
 
-    def release(self) -> None:
-        """Tell the driver that the consumer no longer holds the last partition."""
-        self.feed.release()
-
     def settled(self) -> None:
         """Tell the driver that every schema is known."""
         self.unsettled = False
@@ -154,11 +150,6 @@ class MovingFeed:
     def unfinished(self) -> int:
         """Number of tasks that have not delivered all their partitions."""
         return sum(feed.unfinished for feed in self.feeds)
-
-    def release(self) -> None:
-        """Tell the drivers that the consumer no longer holds the last partition."""
-        for feed in self.feeds:
-            feed.release()
 
     def settled(self) -> None:
         """Do nothing: no slice of a lane has to wait until types have settled."""

@@ -102,7 +102,8 @@ class SyncFeed:
                 return None
             if not self._pending:
                 self._await()
-            self._work()
+            run = self._pending[0]
+            self._ran(run, *self._loop.runtime.perform(run, self._loop.argument(run)))
         self.at = self._held = self._loop.offers.popleft()
         return self._opened(self._loop.stored[self.at])
 
@@ -161,10 +162,8 @@ class SyncFeed:
         self.close()
         raise result.error
 
-    def _work(self) -> None:
-        """Run one slice in this thread; after an interrupt, the next call runs it again."""
-        run = self._pending[0]
-        result, seconds = self._loop.perform(run)
+    def _ran(self, run: Run, result: Outcome | Failure | None, seconds: float) -> None:
+        """Note the end of a slice; after an interrupt, which skips this, it is run again."""
         self._pending.popleft()
         self._waited_s += seconds
         if seconds > self._watchdog_s:

@@ -76,7 +76,7 @@ class _Threads(Crew):
         """Run one slice, report it to the core, and return the slice to run next, or None."""
         try:
             with single_threaded():
-                result, seconds = self.loop.perform(run)
+                result, seconds = self.loop.runtime.perform(run, self.loop.argument(run))
         except BaseException as error:  # noqa: BLE001  (even an exit is the consumer's to see)
             result, seconds = Failure(error), 0.0
         if isinstance(result, Outcome) and seconds > LONG_S:

@@ -35,7 +35,7 @@ from dml.exec.scheduler.messages import Run
 from dml.exec.scheduler.policy import Seq
 from dml.exec.tasks.job import Job
 from dml.exec.tasks.replay_check import after, differing, unproven
-from dml.exec.tasks.slices import NotSentError, Outcome, Runtime
+from dml.exec.tasks.slices import Failure, NotSentError, Outcome, Runtime
 from dml.expr.node import Node
 from dml.udfs.calling.time_limit import GIVEN_UP
 
@@ -119,7 +119,7 @@ class Bench:
         replayed, started = self.runtime.replayed, time.perf_counter()
         parcel, error, lost, digest = None, b"", False, b""
         try:
-            outcome = self.runtime.run(order.run, self._argument(order), order.seen)
+            outcome = self._outcome(order)
             if outcome is not None:
                 parcel, digest = _packed(outcome, keep), self._digest(order, outcome)
         except NotSentError:
@@ -135,6 +135,12 @@ class Bench:
         settled = {key: known[key] for key in known.keys() - order.schemas.keys()}
         spent = GIVEN_UP.spent
         return Answer(parcel, error, lost, seconds, tally, settled, replays, digest, spent)
+
+    def _outcome(self, order: SliceOrder) -> Outcome | None:
+        made, _ = self.runtime.perform(order.run, self._argument(order), order.seen)
+        if isinstance(made, Failure):
+            raise made.error
+        return made
 
     def _argument(self, order: SliceOrder) -> Any:
         """Return the order's task, or its parcel's pieces; raise the error for ``Differing``."""

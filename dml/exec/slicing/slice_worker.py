@@ -21,7 +21,7 @@ from dml.exec.tasks.partition import Piece
 from dml.exec.tasks.skipped_rows import Noted
 from dml.exec.tasks.slices import Outcome, Start
 from dml.exec.tasks.steps import Steps
-from dml.exec.tasks.task import Parked, blocks_of, partitions_of
+from dml.exec.tasks.task import Parked, PartitionCutter, blocks_of
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.kernels.rows.ids import RowIds
@@ -217,9 +217,11 @@ def _sliced(job: SliceJob, given: Slice, mine: Callable[[], Tally]) -> Iterator[
     parked = Parked(steps, job.lane.needs.memory, sizes, grain=1, rows=rows)
     work = _Working(job, given, parked, mine, _trays(job, given))
     make = work.of_batches if job.lane.batched else work.of_rows
-    for made in partitions_of(_marked(_pieces(job, given, make)), parked):
-        made.rows_in, rows = rows, 0
-        yield made
+    cutter = PartitionCutter(parked)
+    for piece, last in _marked(_pieces(job, given, make)):
+        for made in cutter.add(piece, last=last):
+            made.rows_in, rows = rows, 0
+            yield made
 
 
 def _trays(job: SliceJob, given: Slice) -> Trays | None:

@@ -23,7 +23,7 @@ from dml.exec.tasks.coalesced_units import further, joined, placed
 from dml.exec.tasks.job import Job
 from dml.exec.tasks.partition import Firsts, Piece, ReadTask, TaskList
 from dml.exec.tasks.skipped_rows import Allowance, discard
-from dml.exec.tasks.slices import OnEvent, PartitionFeed
+from dml.exec.tasks.slices import OnEvent, Outcome, PartitionFeed
 from dml.exec.tasks.task import beside_rows
 from dml.expr.batch_run import Between
 from dml.expr.flow import WHOLE, Flow, GatherQuota, Opener, Position, untyped
@@ -99,7 +99,7 @@ class StageFlow:
         self.to_drop = self.drop
         self.resumed = bool(self.atom or self.drop)  # within an atom, which must exist
         self.error: DmlError | None = None
-        self.held = self.ending = False
+        self.ending = False
         # number of functions in the job, if lanes above have levels of their own in positions
         self.functions = 0
         self.wheres: list[tuple[int, int]] = []  # of the blocks of the last unit
@@ -107,10 +107,21 @@ class StageFlow:
         self.empty = 0
         self.unsettled = True
 
-    def pull(self, most: int) -> Block | None:
-        """Return up to ``most`` rows of the current block; None if exhausted."""
+    def pull(self, most: int, inside: int | None = None) -> Block | None:
+        """Return up to ``most`` rows of the current block; None if exhausted.
+
+        Also return None at the end of the unit at place ``inside``, if that is given.
+        """
         while self.block is None:
-            if not self._next_piece():
+            if inside is not None and self.place != inside:
+                return None
+            self.place, self.empty = self.place + self.empty, 0
+            if self.pieces:
+                self._begin(self.pieces.popleft())
+                continue
+            started, cpu_s = self._waits()
+            outcome = self.feed.next()
+            if not self._received(outcome, started, cpu_s):
                 return None
         return self._take_rows(self.block, most)
 
@@ -147,39 +158,62 @@ class StageFlow:
         """Return the blocks of all remaining rows of the current unit; None if exhausted."""
         place, out = self.place, list[Block]()
         self.wheres = []
-        while self.place == place:
-            if self.block is not None:
-                room.take(self.block)
-                self.wheres.append(self.where)
-                out.append(self._take_rows(self.block, WHOLE))
-            elif not self._next_piece():
-                return out or None
-        return out
+        while (block := self.pull(WHOLE, place)) is not None:
+            room.take(block)
+            self.wheres.append(self.where)
+            out.append(block)
+        return out if self.place != place else out or None
 
-    def _next_piece(self) -> bool:
-        """Switch to the next piece, or raise its error; return False if there is none."""
-        self.place, self.empty = self.place + self.empty, 0
-        while not self.pieces:
-            if self.error is not None:
-                raise self.error
-            if not self._next_partition():
-                if self.resumed or self.to_drop:
-                    raise unreached(self.to_drop)
-                return False
-        piece, self.resumed = self.pieces.popleft(), False
+    def _waits(self) -> tuple[float, float]:
+        """Return the time and the thread's CPU time in seconds; raise the error of the flow."""
+        if self.error is not None:
+            raise self.error
+        started = perf_counter()
+        return started, self.meter.processor.at(started)
+
+    def _received(self, outcome: Outcome | None, started: float, cpu_s: float) -> bool:
+        """Check the next partition, and count its rows and the wait for it; return False for None.
+
+        ``started`` and ``cpu_s`` are the values of ``_waits`` before the wait.
+        """
+        now = self.meter.waited(started, cpu_s)
+        if outcome is None:
+            if self.resumed or self.to_drop:
+                raise unreached(self.to_drop)
+            return False
+        rows_bytes = outcome.held_bytes - beside_rows(outcome.value)
+        self.meter.partition(outcome.rows, rows_bytes, now)
+        if self.unsettled and outcome.rows:
+            self.unsettled = False
+            self.feed.settled()
+        try:
+            if self.check is not None:
+                self.check(outcome.value)
+        except DmlError as error:
+            self._stopped(error)
+            raise
+        self.pieces = deque(outcome.value)
+        return True
+
+    def _begin(self, piece: Piece) -> None:
+        """Make ``piece`` the current one, or raise its error."""
+        self.resumed = False
         if piece.where != (self.place, self.atom):
             self.place, self.atom, self.drop = piece.place, piece.atom, self.to_drop
         self.where = piece.where
         error = self.lost(piece.losses, again=self.to_drop > 0) or piece.error
         if error is not None:
-            self.error = error
-            self.feed.close()
-            raise error
+            raise self._stopped(error)
         self.ending, self.firsts = piece.ends, piece.firsts
         self.block = self._undropped(piece.block)
         if self.ending and self.block is None:
             self._end_unit()
-        return True
+
+    def _stopped(self, error: DmlError) -> DmlError:
+        """Return ``error``, which ends the flow: later calls raise it again."""
+        self.error = error
+        self.feed.close()
+        return error
 
     def _undropped(self, block: Block | None) -> Block | None:
         """Skip rows of ``block`` that an earlier run delivered; return None if none are left."""
@@ -187,37 +221,6 @@ class StageFlow:
         self.start = min(self.to_drop, rows)
         self.to_drop -= self.start
         return block if self.start < rows else None
-
-    def _next_partition(self) -> bool:
-        if self.held:
-            self.feed.release()
-            self.held = False
-        started = perf_counter()
-        cpu_s = self.meter.processor.at(started)
-        outcome = self.feed.next()
-        now = perf_counter()
-        self.meter.waited(started, cpu_s, now)
-        if outcome is None:
-            return False
-        rows_bytes = outcome.held_bytes - beside_rows(outcome.value)
-        self.meter.partition(outcome.rows, rows_bytes, now)
-        self.held = True
-        if self.unsettled and outcome.rows:
-            self.unsettled = False
-            self.feed.settled()
-        if self.check is not None:
-            self._look_at(outcome.value, self.check)
-        self.pieces = deque(outcome.value)
-        return True
-
-    def _look_at(self, pieces: Sequence[Piece], check: Callable[[Sequence[Piece]], None]) -> None:
-        """Call ``check`` with the pieces of a partition; an error of ``check`` ends the flow."""
-        try:
-            check(pieces)
-        except DmlError as error:
-            self.error = error
-            self.feed.close()
-            raise
 
     def position(self) -> Position:
         """Return the place of the unit, the atom in it, and how many rows of it were delivered."""

@@ -20,6 +20,7 @@ from dml.data.block import Block, neighbours
 from dml.data.row_slicing import row_bytes
 from dml.errors import DmlError
 from dml.events import Tally
+from dml.exec.tasks.partition import Firsts, PartitionSizes, Piece, ReadTask
 from dml.expr.facts import Rows
 from dml.expr.flow import Position
 from dml.expr.node import Node
@@ -28,7 +29,6 @@ from dml.kernels.vec import Vec
 from dml.udfs.calling.batch_arrays import finished
 
 if TYPE_CHECKING:
-    from dml.exec.tasks.partition import Firsts, PartitionSizes, Piece, ReadTask
     from dml.exec.tasks.slices import Outcome, PartitionFeed
     from dml.exec.tasks.unit_reader import Reading
 
@@ -38,20 +38,20 @@ LEAST_ROW_BYTES = 8
 
 def spans(
     reading: Reading, task: ReadTask, sizes: PartitionSizes, mine: Callable[[], Tally]
-) -> Iterator[tuple[range, tuple[Block, Firsts] | None]]:
-    """Yield consecutive ranges of a task's places, each with the output of its units as one block.
+) -> Iterator[tuple[int, Piece | None]]:
+    """Yield the places of a task's units, each with None, or with the output of units from there.
 
-    The block comes with the row numbers at which the units after the first begin. The caller must
-    read the units of a range with None one by one.
+    The caller must read a unit with None by itself.
     """
     each = reading.units_each if _permitted(reading, task, sizes.target_bytes) else 1
     for start in range(task.start, task.stop, each):
         places = range(start, min(start + each, task.stop))
-        if each == 1:
-            yield places, None  # ``begun`` is called where the unit is read
+        made = None if each == 1 else _spanned(reading, places, sizes.most_bytes, mine)
+        if made is not None:
+            yield start, Piece(start, 0, made[0], ends=True, firsts=made[1])
             continue
-        reading.begun(start)
-        yield places, _spanned(reading, places, sizes.most_bytes, mine)
+        for place in places:
+            yield place, None
 
 
 def _permitted(reading: Reading, task: ReadTask, target_bytes: int) -> bool:
@@ -67,6 +67,7 @@ def _permitted(reading: Reading, task: ReadTask, target_bytes: int) -> bool:
 def _spanned(
     reading: Reading, places: range, most_bytes: int, mine: Callable[[], Tally]
 ) -> tuple[Block, Firsts] | None:
+    reading.begun(places.start)
     units = [reading.unit_at(place) for place in places]
     starts = np.cumsum([unit.rows for unit in units])[:-1]
     source, predicate = reading.stage.source, reading.stage.predicate
@@ -129,9 +130,7 @@ def joined(feed: PartitionFeed, steps: Iterable[Node], *, spanning: bool) -> Par
 
 class _Joined:
     def __init__(self, feed: PartitionFeed) -> None:
-        self._feed, self.release, self.settled, self.close = (
-            feed, feed.release, feed.settled, feed.close,
-        )  # fmt: skip
+        self._feed, self.settled, self.close = feed, feed.settled, feed.close
 
     def next(self) -> Outcome | None:
         """Return the next partition; None if exhausted."""

@@ -39,7 +39,7 @@ class Level:
         return False
 
     def atoms(
-        self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
+        self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Atom]], run: Running
     ) -> Iterator[Atom]:
         """Yield the output atoms of ``unit`` from number ``skip_atoms`` on.
 
@@ -48,7 +48,7 @@ class Level:
         return self._make_atoms(unit, skip_atoms, read, run)
 
     def _make_atoms(
-        self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Block]], run: Running
+        self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Atom]], run: Running
     ) -> Iterator[Atom]:
         wanted = UnitRequest(unit, skip_atoms, read, run)
         return self.stepped(self.steps, self._read(wanted), self.input_blocks, wanted)
@@ -72,9 +72,7 @@ class Level:
 
     def _read(self, wanted: UnitRequest) -> Iterator[Atom]:
         """Return the wanted atoms of the input of this level's first step."""
-        if self.below is None:
-            return ((block, (block,)) for block in wanted.read(wanted.skip_atoms))
-        return self.below.atoms(*wanted)
+        return wanted.read(wanted.skip_atoms) if self.below is None else self.below.atoms(*wanted)
 
     def input_blocks(self, wanted: UnitRequest) -> Iterator[Iterable[Block]]:
         """Yield the input blocks of each wanted atom.

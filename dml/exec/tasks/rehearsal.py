@@ -79,7 +79,7 @@ def _atoms(given: Given, wanted: UnitRequest) -> Numbered:
         unit = reading.unit_at(place)
         changed_ns = partial(reading.stage.source.changed_ns, unit)
         other = dataclasses.replace(run, noted=Noted(), changed_ns=changed_ns, place=place)
-        atoms: Any = given(UnitRequest(unit, skipped, partial(reading.read, unit), other))
+        atoms: Any = given(UnitRequest(unit, skipped, partial(reading.uncounted, unit), other))
         with closing(atoms):
             for number, blocks in enumerate(atoms, skipped):
                 yield (unit.index, number), list(blocks)

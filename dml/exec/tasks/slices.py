@@ -6,9 +6,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, TypedDict
+from typing import Any, Protocol, Self, TypeAlias, TypedDict
 
-from dml.base.fork_guard import guarded
+from dml.base.fork_guard import ForkGuard
 from dml.base.thread_seconds import thread_seconds
 from dml.errors import NonDeterminismError, ReplayError, WorkerLostError
 from dml.exec.memory.slice_gauge import GAUGE
@@ -117,15 +117,30 @@ class Runtime:
         self.replayed = 0
         self._parked: dict[Seq, tuple[int, Iterator[Outcome]]] = {}
 
-    def run(self, run: Run, argument: Any, seen: bytes = b"") -> Outcome | None:
-        """Return partition ``run.k`` of task ``run.seq``, or None if there is no such partition.
+    def perform(
+        self, run: Run, argument: Any, seen: bytes = b""
+    ) -> tuple[Outcome | Failure | None, float]:
+        """Return partition ``run.k`` of task ``run.seq`` and the seconds that it took to make.
 
-        ``seen`` is the digest of the task's earlier partitions. Raise the errors of the task;
-        WorkerLostError if ``run.fault`` requests a loss; NotSentError if ``argument`` is NotSent
-        and the generator is not parked here; NonDeterminismError if a task that is begun again has
-        fewer partitions than before, or a digest other than ``seen``; and ReplayError if the task
-        must not be begun again.
+        None stands for it if there is no such partition. ``seen`` is the digest of the task's
+        earlier partitions. The failure has the error of the task; WorkerLostError if ``run.fault``
+        requests a loss; NotSentError if ``argument`` is NotSent and the generator is not parked
+        here; NonDeterminismError if a task that is begun again has fewer partitions than before, or
+        a digest other than ``seen``; and ReplayError if the task must not be begun again.
         """
+        start = time.perf_counter()
+        try:
+            partitions = self._resumed(run, argument, seen)
+            with Measuring() as measured, ForkGuard():
+                outcome = next(partitions, None)
+            self._park(run, partitions, outcome)
+            measured.note(outcome)
+        except Exception as error:  # noqa: BLE001  (delivered at its place in order)
+            return Failure(error), time.perf_counter() - start
+        return outcome, time.perf_counter() - start
+
+    def _resumed(self, run: Run, argument: Any, seen: bytes) -> Iterator[Outcome]:
+        """Return the parked generator of a task, or a new one that has made the same partitions."""
         if run.fault == "drop":
             self.drop(run.seq)
         at, partitions = self._parked.pop(run.seq, (-1, None))
@@ -135,14 +150,16 @@ class Runtime:
             if isinstance(argument, NotSent):
                 raise NotSentError(f"task {run.seq}, {run.k}")
             partitions = self.fast_forward(iter(self.starts[run.stage](argument)), run, seen)
-        outcome = _measured(partitions)
+        return partitions
+
+    def _park(self, run: Run, partitions: Iterator[Outcome], outcome: Outcome | None) -> None:
+        """Keep the generator of a task for its next slice, or close it if there is none."""
         if run.fault == "lose":
             raise WorkerLostError("a slice was lost on purpose", why=f"task {run.seq}, {run.k}")
         if outcome is not None and not outcome.done:
             self._parked[run.seq] = (run.k + 1, partitions)
         elif hasattr(partitions, "close"):
             partitions.close()
-        return outcome
 
     def _begin_once(self, run: Run) -> None:
         """Record the start of a task that must start once; raise ReplayError if it has started."""
@@ -192,20 +209,26 @@ class Runtime:
                 partitions.close()
 
 
-def _measured(partitions: Iterator[Outcome]) -> Outcome | None:
-    """Return the next partition (None at the end), with the memory and time measured for it."""
-    begun, outcome, taken = GAUGE.begin(), None, 0
-    started, cpu_s, all_s = time.perf_counter(), thread_seconds(), time.process_time()
-    try:
-        outcome = guarded(lambda: next(partitions, None))
-    finally:
-        taken = GAUGE.end(begun)
+class Measuring:
+    """Measures the memory and the time of a slice, which is made in the ``with`` block."""
+
+    def __enter__(self) -> Self:
+        self._begun, self._started = GAUGE.begin(), time.perf_counter()
+        self._cpu_s, self._all_s = thread_seconds(), time.process_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._taken_bytes = GAUGE.end(self._begun)
+        self._seconds = time.perf_counter() - self._started
+        self._cpu_s = thread_seconds() - self._cpu_s
+        self._all_s = time.process_time() - self._all_s
+
+    def note(self, outcome: Outcome | None) -> None:
+        """Set the measured values of the partition that the slice made."""
         if outcome is not None:
-            outcome.working_bytes = max(0, taken - outcome.parked_bytes)
-            outcome.seconds = time.perf_counter() - started
-            outcome.cpu_s = thread_seconds() - cpu_s
-            outcome.others_s = max(0.0, time.process_time() - all_s - outcome.cpu_s)
-    return outcome
+            outcome.working_bytes = max(0, self._taken_bytes - outcome.parked_bytes)
+            outcome.seconds, outcome.cpu_s = self._seconds, self._cpu_s
+            outcome.others_s = max(0.0, self._all_s - self._cpu_s)
 
 
 @dataclass(slots=True)
@@ -254,7 +277,7 @@ class Options(TypedDict, total=False):
 class DriverLoop:
     """Connects a Core with a Runtime: carries out actions, and stores partitions until consumed.
 
-    Only one thread at a time may call methods, except ``perform``, which uses only a started task.
+    Only one thread at a time may call methods, except ``argument``, which uses only a started task.
     """
 
     core: Core
@@ -299,15 +322,6 @@ class DriverLoop:
     def take(self, event: Event) -> list[Run]:
         """Pass an event to the core, carry out its actions, and return the slices to run now."""
         return self._act(self.core.step(event, time.perf_counter()))
-
-    def perform(self, run: Run) -> tuple[Outcome | Failure | None, float]:
-        """Run one slice; return its result (None at the end of its task), and its seconds."""
-        start = time.perf_counter()
-        try:
-            result: Outcome | Failure | None = self.runtime.run(run, self.argument(run))
-        except Exception as error:  # noqa: BLE001  (delivered at its place in order)
-            result = Failure(error)
-        return result, time.perf_counter() - start
 
     def end(self, run: Run, result: Outcome | Failure | None, seconds: float) -> list[Run]:
         """Store the result of a slice and inform the core; return the slices to run now."""
@@ -368,9 +382,6 @@ class PartitionFeed(Protocol):
 
     def next(self) -> Outcome | None:
         """Return the next partition; None if exhausted."""
-
-    def release(self) -> None:
-        """Tell the driver that the consumer no longer holds the last partition."""
 
     def settled(self) -> None:
         """Tell the driver that every schema is known, so that units may be read out of order."""

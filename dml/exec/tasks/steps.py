@@ -44,18 +44,35 @@ class Stopwatch:
         self.count, self.share, self.slow_s = 0, 1.0, math.inf
 
     def time(self, blocks: Iterator[T], node: Node | None) -> tuple[T | None, float, float]:
-        """Return the next block (None at the end), its elapsed seconds, and processor seconds."""
+        """Return the next block (None at the end), its elapsed seconds, and processor seconds.
+
+        Errors get the label of ``node``, unless they name an operator.
+        """
+        begun = self.begin()
+        try:
+            block = next(blocks, None)
+        except DmlError as error:
+            if node is None:
+                raise
+            raise error.under(node.label()) from error.__cause__
+        return block, *self.end(begun, made=block is not None)
+
+    def begin(self) -> tuple[float, float | None]:
+        """Return the time in seconds now, and the thread's processor seconds or None."""
         asking = self.slow_s > LONG_S or not self.count % ASKED
         self.count += 1
-        cpu = thread_seconds() if asking else 0.0
-        started = time.perf_counter()
-        block = _next(blocks, node)
+        cpu_s = thread_seconds() if asking else None
+        return time.perf_counter(), cpu_s
+
+    def end(self, begun: tuple[float, float | None], *, made: bool) -> tuple[float, float]:
+        """Return the elapsed and processor seconds since ``begun``; ``made`` if a block came."""
+        started, cpu_s = begun
         seconds = time.perf_counter() - started
-        if asking and seconds:
-            self.share = min(1.0, (thread_seconds() - cpu) / seconds)
-        if block is not None:
+        if cpu_s is not None and seconds:
+            self.share = min(1.0, (thread_seconds() - cpu_s) / seconds)
+        if made:
             self.slow_s = max(seconds, self.slow_s / 2 if self.slow_s < math.inf else 0.0)
-        return block, seconds, seconds * self.share
+        return seconds, seconds * self.share
 
 
 class Steps:
@@ -468,13 +485,3 @@ def _calls(node: Node, rows: int) -> int:
     if not called or not rows:
         return 0
     return -(-rows // (node.batch_size or rows)) if node.by_atom else rows
-
-
-def _next(blocks: Iterator[T], node: Node | None) -> T | None:
-    """Return the next block of ``node``; errors get its label, unless they name an operator."""
-    try:
-        return next(blocks, None)
-    except DmlError as error:
-        if node is None:
-            raise
-        raise error.under(node.label()) from error.__cause__

@@ -28,7 +28,7 @@ from dml.exec.tasks.partition import PartitionSizes, Piece, ReadTask
 from dml.exec.tasks.skipped_rows import Loss, Noted
 from dml.exec.tasks.slices import Outcome
 from dml.exec.tasks.steps import Steps
-from dml.exec.tasks.unit_input import Running
+from dml.exec.tasks.unit_input import Atom, Running
 from dml.exec.tasks.unit_reader import Reading
 from dml.expr.flow import WHOLE
 from dml.io.source import Unit
@@ -47,11 +47,22 @@ def partitions(
     if task.start < task.stop and reading.unit_at(task.start).is_open:
         sizes = dataclasses.replace(sizes, target_bytes=1)
     parked = Parked(reading.steps, 0, sizes, grain=reading.grain)
-    made = (
-        (piece, piece.error is not None or (piece.ends and _beyond(piece) == task.stop))
-        for piece in _pieces(reading, task, parked, mine)
-    )
-    return partitions_of(made, parked)
+    cutter = PartitionCutter(parked)
+    for place, made in spans(reading, task, sizes, mine):
+        if made is not None:
+            yield from cutter.add(made, last=place + 1 + len(made.firsts) == task.stop)
+            continue
+        unit = _UnitOutput(reading, task, place, parked, mine)
+        try:
+            for origin, blocks in unit.atoms():
+                unit.origin = origin
+                for block in parked.fitting(blocks):
+                    yield from cutter.add(*unit.pieces(block))
+                unit.atom += 1
+        except Exception as error:  # noqa: BLE001 - whatever happens, it says where
+            yield from cutter.add(*unit.failed(error), last=True)
+            return
+        yield from cutter.add(*unit.ended(), last=place + 1 == task.stop)
 
 
 class Linking:
@@ -69,48 +80,59 @@ def carried_on(
 ) -> Iterator[Outcome]:
     """Yield the output partitions of a later stage for ``given``, the pieces of one partition."""
     parked = Parked(linking.steps, linking.memory, sizes, grain=linking.grain)
-    made = _linked_pieces(linking, given, parked, mine)
-    return partitions_of(made, parked)
+    cutter = PartitionCutter(parked)
+    for piece, last in _linked_pieces(linking, given, parked, mine):
+        yield from cutter.add(piece, last=last)
 
 
-def partitions_of(made: Iterator[tuple[Piece, bool]], parked: Parked) -> Iterator[Outcome]:
-    """Yield partitions of the pieces ``made``; each piece has a flag, True for the last piece.
+class PartitionCutter:
+    """Gathers the pieces of a task into partitions.
 
     A large enough partition ends with an atom, or after a multiple of ``grain`` rows of an atom.
     """
-    target_bytes, grain = parked.sizes.target_bytes, parked.grain
-    held: list[Piece] = []
-    held_bytes = weight = rows = given = 0
-    where: tuple[int, int] | None = None
-    for piece, last in made:
-        if piece.where != where:
-            if where is not None and held and weight >= target_bytes:
-                yield _partition(held, held_bytes, rows, parked)
-                held, held_bytes, weight, rows = [], 0, 0, 0
-            where, given = piece.where, 0
-        held.append(piece)
+
+    def __init__(self, parked: Parked) -> None:
+        self.parked = parked
+        self.where: tuple[int, int] | None = None  # the atom of the last piece
+        self.given = 0  # rows of that atom
+        self._begin()
+
+    def _begin(self) -> None:
+        self.held: list[Piece] = []
+        self.held_bytes = self.weight = self.rows = 0
+
+    def add(self, *pieces: Piece, last: bool = False) -> Iterator[Outcome]:
+        """Yield the partitions that ``pieces`` complete; ``last`` if no more pieces will come."""
+        most = self.parked.sizes.target_bytes
+        for number, piece in enumerate(pieces, 1):
+            if piece.where != self.where:
+                if self.held and self.weight >= most:
+                    yield self._partition()
+                self.where, self.given = piece.where, 0
+            self._hold(piece)
+            done = last and number == len(pieces)
+            whole = piece.ends or not self.given % self.parked.grain
+            if done or (self.weight >= most and whole):
+                yield self._partition(done=done)
+
+    def _hold(self, piece: Piece) -> None:
+        self.held.append(piece)
         if piece.block is not None:
-            held_bytes += piece.block.nbytes
-            weight += piece.block.weight
-            rows += piece.block.n
-            given += piece.block.n
+            self.held_bytes += piece.block.nbytes
+            self.weight += piece.block.weight
+            self.rows += piece.block.n
+            self.given += piece.block.n
         if piece.returned is not None:
-            held_bytes += piece.returned.nbytes
-            weight += piece.returned.nbytes
-            rows += len(piece.returned.out)
-        if last or (weight >= target_bytes and (piece.ends or not given % grain)):
-            yield _partition(held, held_bytes, rows, parked, done=last)
-            held, held_bytes, weight, rows = [], 0, 0, 0
-        if last:
-            return
+            self.held_bytes += piece.returned.nbytes
+            self.weight += piece.returned.nbytes
+            self.rows += len(piece.returned.out)
 
-
-def _partition(
-    held: list[Piece], held_bytes: int, rows: int, parked: Parked, *, done: bool = False
-) -> Outcome:
-    """Return the pieces as one partition, with ``held_bytes`` of rows and the bytes of objects."""
-    whole_bytes = held_bytes + beside_rows(held)
-    return Outcome(held, whole_bytes, rows, done=done, parked_bytes=parked.nbytes)
+    def _partition(self, *, done: bool = False) -> Outcome:
+        """Return the held pieces as one partition, with the bytes of rows and of objects."""
+        held, rows, parked_bytes = self.held, self.rows, self.parked.nbytes
+        whole_bytes = self.held_bytes + beside_rows(held)
+        self._begin()
+        return Outcome(held, whole_bytes, rows, done=done, parked_bytes=parked_bytes)
 
 
 def beside_rows(pieces: Sequence[Piece]) -> int:
@@ -181,92 +203,74 @@ class Parked:
             yield block
 
 
-def _pieces(
-    reading: Reading, task: ReadTask, parked: Parked, mine: Callable[[], Tally]
-) -> Iterator[Piece]:
-    """Yield a piece for each output block of ``task``; a unit's last piece has ``ends`` set."""
-    for places, made in spans(reading, task, parked.sizes, mine):
-        if made is not None:
-            yield Piece(places.start, 0, made[0], ends=True, firsts=made[1])
-            continue
-        for piece in _apart(reading, task, places, parked, mine):
-            yield piece
-            if piece.error is not None:
-                return
+class _UnitOutput:
+    """Makes the pieces of one unit of a task, and adds places to errors.
 
+    A piece that may be the last of the unit waits for the next one. Looking for a piece after the
+    last atom costs no work, and saves a slice. But pieces do not wait if the atom becomes several
+    blocks, which may be delivered one by one.
+    """
 
-def _apart(
-    reading: Reading, task: ReadTask, places: range, parked: Parked, mine: Callable[[], Tally]
-) -> Iterator[Piece]:
-    """Yield the output of the task's units at ``places``, unit by unit."""
-    for place in places:
-        unit = reading.unit_at(place)
+    origin: Block | None = None
+    """The source block of the current atom; None if none was read, or its rows are from a store."""
+
+    def __init__(
+        self,
+        reading: Reading,
+        task: ReadTask,
+        place: int,
+        parked: Parked,
+        mine: Callable[[], Tally],
+    ) -> None:
+        self.reading, self.place, self.parked, self.mine = reading, place, parked, mine
+        self.unit, self.noted = reading.unit_at(place), Noted(each=reading.at.bounded)
+        self.atom = task.skip_atoms if place == task.start else 0
+        self.last_atom = None if self.unit.atoms is None else self.unit.atoms - 1
+        self.held: list[Piece] = []  # the piece that waits, if any
         reading.begun(place)
-        first = ReadTask(place, place, task.skip_atoms if place == task.start else 0)
-        held: Piece | None = None
-        grows = False
-        for piece in _unit_pieces(reading, unit, first, parked, mine):
-            if held is not None and piece.ends and not piece.losses:
-                piece = held.last()  # noqa: PLW2901 (of two)
-            elif held is not None:
-                grows = reading.grain != WHOLE
-                yield held
-            # looking for a piece after the last atom costs no work, and saves a slice; but not if
-            # the atom becomes several blocks, which may be delivered one by one
-            last = unit.atoms is not None and piece.atom == unit.atoms - 1
-            held = piece if last and not (piece.stops or grows) else None
-            if held is None:
-                yield piece
-            if piece.error is not None:
-                return
 
-
-def _unit_pieces(
-    reading: Reading, unit: Unit, first: ReadTask, parked: Parked, mine: Callable[[], Tally]
-) -> Iterator[Piece]:
-    """Yield a piece for each output block of ``unit``, and a last piece that ends the unit."""
-    place, atom = first.start, first.skip_atoms
-    block: Block | None = None
-    noted = Noted(each=reading.at.bounded)
-    read = partial(_timed_read, reading, unit, mine=mine)
-
-    def at_its_place(error: DmlError) -> DmlError:
-        if block is None:  # rows are from a store, or none were read yet
-            return placed_later(error, unit, reading.stage.source)
-        return placed(error, unit, block)
-
-    try:
+    def atoms(self) -> Iterator[Atom]:
+        """Open the unit, and return its output atoms."""
+        reading, unit, parked = self.reading, self.unit, self.parked
         parked.open(reading.stage, unit)
         changed_ns = partial(reading.stage.source.changed_ns, unit)
-        most_bytes = parked.sizes.most_bytes
-        telling = (changed_ns, most_bytes, parked.hold)
-        running = Running(reading.at, mine, noted, *telling, reading=reading, place=place)
-        for block, blocks in reading.top.atoms(unit, atom, read, running):  # noqa: B007 - where errors are placed
-            for out in parked.fitting(blocks):
-                made = finished(out) if reading.finishing else out
-                yield Piece(place, atom, made, losses=noted.drain(at_its_place))
-            atom += 1
-    except Exception as error:  # noqa: BLE001 - whatever happens, it says where
-        found = at_its_place(as_error(error, unit.place))
-        yield Piece(place, atom, error=found, losses=noted.drain(at_its_place))
-    else:
-        yield Piece(place, atom, ends=True, losses=noted.drain(at_its_place))
+        telling = (changed_ns, parked.sizes.most_bytes, parked.hold)
+        run = Running(
+            reading.at, self.mine, self.noted, *telling, reading=reading, place=self.place
+        )
+        return reading.top.atoms(unit, self.atom, partial(reading.atoms, unit, self.mine), run)
 
+    def pieces(self, block: Block) -> list[Piece]:
+        """Return the pieces that are ready once the next output block is known."""
+        made = finished(block) if self.reading.finishing else block
+        piece = Piece(self.place, self.atom, made, losses=self._losses())
+        ready, self.held = self.held, []
+        if ready and self.reading.grain != WHOLE:
+            self.last_atom = None
+        if self.atom == self.last_atom:
+            self.held = [piece]
+            return ready
+        return [*ready, piece]
 
-def _timed_read(
-    reading: Reading, unit: Unit, skip_atoms: int, mine: Callable[[], Tally]
-) -> Iterator[Block]:
-    if reading.late is not None and reading.late.spares(unit, skip_atoms, mine):
-        return
-    blocks = iter(reading.read(unit, skip_atoms))
-    fetched = reading.stage.source.stored_bytes(unit, reading.stage.columns)
-    while True:
-        block, seconds, cpu_s = reading.watch.time(blocks, reading.stage.source)
-        if block is None:
-            return
-        mine().block(0, 0, block.n, fetched, block.nbytes, seconds, cpu_s)
-        fetched = 0
-        yield block
+    def failed(self, error: Exception) -> list[Piece]:
+        """Return the last pieces of the task, which ``error`` has ended."""
+        found = self._located(as_error(error, self.unit.place))
+        return [*self.held, Piece(self.place, self.atom, error=found, losses=self._losses())]
+
+    def ended(self) -> list[Piece]:
+        """Return the last pieces of the unit."""
+        losses = self._losses()
+        if self.held and not losses:
+            return [self.held[0].last()]
+        return [*self.held, Piece(self.place, self.atom, ends=True, losses=losses)]
+
+    def _losses(self) -> tuple[Loss, ...]:
+        return self.noted.drain(self._located)
+
+    def _located(self, error: DmlError) -> DmlError:
+        if self.origin is None:
+            return placed_later(error, self.unit, self.reading.stage.source)
+        return placed(error, self.unit, self.origin)
 
 
 def _linked_pieces(
@@ -323,7 +327,3 @@ def blocks_of(pieces: Sequence[Piece], noted: Noted) -> Iterator[Block]:
             yield piece.block
         if piece.error is not None:
             raise piece.error
-
-
-def _beyond(piece: Piece) -> int:
-    return piece.place + 1 + len(piece.firsts)

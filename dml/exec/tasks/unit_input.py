@@ -44,7 +44,7 @@ class UnitRequest(NamedTuple):
 
     unit: Unit
     skip_atoms: int
-    read: Callable[[int], Iterator[Block]]
+    read: Callable[[int], Iterator[Atom]]
     run: Running
 
     @property

@@ -90,6 +90,35 @@ class Reading:
         self._seen = place, unit
         return unit
 
+    def atoms(
+        self, unit: Unit, mine: Callable[[], Tally], skip_atoms: int
+    ) -> Iterator[tuple[Block, tuple[Block]]]:
+        """Yield the atoms of ``unit`` as they are read, counted and timed in the tally ``mine()``.
+
+        There are none if the filter's columns prove that no row passes the filter.
+        """
+        if self.late is not None and self.late.spares(unit, skip_atoms, mine):
+            return
+        source = self.stage.source
+        blocks = iter(self.read(unit, skip_atoms))
+        fetched = source.stored_bytes(unit, self.stage.columns)
+        while True:
+            begun = self.watch.begin()
+            try:
+                block = next(blocks, None)
+            except DmlError as error:
+                raise error.under(source.label()) from error.__cause__
+            seconds, cpu_s = self.watch.end(begun, made=block is not None)
+            if block is None:
+                return
+            mine().block(0, 0, block.n, fetched, block.nbytes, seconds, cpu_s)
+            fetched = 0
+            yield block, (block,)
+
+    def uncounted(self, unit: Unit, skip_atoms: int) -> Iterator[tuple[Block, tuple[Block]]]:
+        """Return the atoms of ``unit``, which will be read again and counted then."""
+        return ((block, (block,)) for block in self.read(unit, skip_atoms))
+
     def read(self, unit: Unit, skip_atoms: int) -> Iterator[Block]:
         """Return the blocks of ``unit``, one per atom; none if statistics exclude the unit."""
         source, stage = self.stage.source, self.stage

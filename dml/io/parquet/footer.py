@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
 from typing import ClassVar
 
 import pyarrow as pa
@@ -39,12 +38,11 @@ class ParquetFile(TypedFile):
     @cached_property
     def leaves(self) -> dict[str, range]:
         """For each column, the numbers of the physical columns that store it."""
-        counts = [_leaf_count(field.type) for field in self.arrow_schema]
-        ends = list(accumulate(counts))
-        return {
-            field.name: range(end - count, end)
-            for field, count, end in zip(self.arrow_schema, counts, ends, strict=True)
-        }
+        found, end = dict[str, range](), 0
+        for field in self.arrow_schema:
+            start, end = end, end + _leaf_count(field.type)
+            found[field.name] = range(start, end)
+        return found
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -79,9 +77,7 @@ class RowGroup(FilePart):
 
     def chunks(self, columns: Iterable[str]) -> list[ColumnChunk]:
         """Return footer metadata of each physical column in which ``columns`` are stored."""
-        file = self.file
-        leaves = [leaf for name in self.having(columns) for leaf in file.leaves[name]]
-        return [file.chunks.chunk(self.number, leaf) for leaf in leaves]
+        return [self.file.chunks.chunk(self.number, leaf) for leaf in self.leaves(columns)]
 
 
 def open_files(
@@ -219,11 +215,11 @@ def _decoded_sizes(file: ParquetFile) -> Iterator[int]:
         else:
             varying.append((i, width))
     for group, rows in enumerate(file.chunks.rows):
-        chunks = ((file.chunks.chunk(group, i), width) for i, width in varying)
-        yield row_bytes * rows + sum(
-            _text_bytes(chunk) if width is None else width * chunk.values + 4 * rows
-            for chunk, width in chunks
-        )
+        nbytes = row_bytes * rows
+        for i, width in varying:
+            chunk = file.chunks.chunk(group, i)
+            nbytes += _text_bytes(chunk) if width is None else width * chunk.values + 4 * rows
+        yield nbytes
 
 
 def _leaf_count(kind: pa.DataType) -> int:

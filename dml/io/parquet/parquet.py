@@ -10,7 +10,8 @@ computed from the indices before any text is decoded.
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -112,14 +113,16 @@ class ParquetSource(FileSource):
         if not here:
             yield from (_null(bare(group, start), schema) for start in starts)
             return
-        with closing(_atoms(group, here, unit)) as batches:
-            for number, batch in enumerate(batches):
-                if number < skip_atoms:
-                    continue
-                group.file.check_unchanged(fetching=True)
-                start = group.first_row + number * group.atom_rows
-                ids = RowIds.run(group.file.key, start, batch.num_rows)
-                yield Block.from_arrow(fitted(batch, schema, unit.place), ids, schema)
+        cutter = _AtomCutter(group, here, unit)
+        decoded = _batches(group, here, cutter.hidden, at_once=unit.at_once)
+        with cutter, closing(decoded):
+            for batch in decoded:
+                for start, atom in cutter.add(batch):
+                    if start not in starts:
+                        continue
+                    group.file.check_unchanged(fetching=True)
+                    ids = RowIds.run(group.file.key, group.first_row + start, atom.num_rows)
+                    yield Block.from_arrow(fitted(atom, schema, unit.place), ids, schema)
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """Estimate the bytes of pages and dictionaries, and of the atoms decoded at once.
@@ -129,17 +132,17 @@ class ParquetSource(FileSource):
         from dml.io.parquet.remote import held_bytes  # noqa: PLC0415
 
         group = self.parts[unit.index]
-        chunks = group.chunks(columns)
-        pages = sum(min(chunk.uncompressed, PAGE_BYTES << chunk.has_dictionary) for chunk in chunks)
-        decoded = sum(decoded_bytes(chunk) for chunk in chunks)
+        pages = decoded = 0
+        for chunk in group.chunks(columns):
+            pages += min(chunk.uncompressed, PAGE_BYTES << chunk.has_dictionary)
+            decoded += decoded_bytes(chunk)
         parts = 1 if unit.at_once else group.atoms
         fetched = held_bytes(group, group.leaves(columns)) if group.file.remote else 0
         return int(PAGES_COUNT * pages) + int(ATOMS_COUNT * decoded) // parts + fetched
 
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """Return the compressed bytes of the column chunks."""
-        chunks = self.parts[unit.index].chunks(columns)
-        return sum(chunk.compressed for chunk in chunks)
+        return sum(chunk.compressed for chunk in self.parts[unit.index].chunks(columns))
 
     def may_match(self, unit: Unit, predicate: tuple[Value, ...]) -> bool:
         """Return False only if the statistics prove that no row of the row group passes."""
@@ -186,41 +189,62 @@ def read_parquet(
     return ParquetSource(files, chosen(columns, "read_parquet"), atom_rows)
 
 
-def _atoms(
-    group: RowGroup, columns: tuple[str, ...], unit: Unit
-) -> Generator[pa.RecordBatch, None, None]:
-    """Yield the atoms of a row group as record batches of ``columns``, in that order.
+class _AtomCutter:
+    """Cuts the decoded rows of a row group into atoms of ``columns``, in that order.
 
-    Raise MemoryContractError for an atom whose texts do not fit into ``unit.most_bytes``, and
-    SourceError for a damaged row group.
+    Errors of the decoder in the ``with`` block become a SourceError for a damaged row group, and so
+    does a number of rows that differs from the footer's.
     """
-    have = 0
-    hidden = texts_of_unknown_size(group, columns)
-    try:
-        made = _decoded(group, columns, hidden, at_once=unit.at_once)
-        for batch in exactly(made, group.atom_rows):
-            check_texts(batch, unit.most_bytes, unit.place)
-            for name, kind in hidden.items():
-                number, texts = batch.schema.get_field_index(name), batch.column(name).cast(kind)
-                batch = batch.set_column(number, name, texts)  # noqa: PLW2901
-            yield batch.select(columns)
-            have += batch.num_rows
-    except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise _damaged(group, columns, error) from error
-    if have != group.rows:
-        raise SourceError(
-            f"row group {group.number} of {group.file.name} has {have} rows",
-            at=group.file.path,
-            why=f"its footer promises {group.rows}",
-            try_="copy or write the file again",
-        )
+
+    def __init__(self, group: RowGroup, columns: tuple[str, ...], unit: Unit) -> None:
+        self.group, self.columns, self.unit = group, columns, unit
+        self.hidden = texts_of_unknown_size(group, columns)
+        self.start, self.have, self.held = 0, 0, list[pa.RecordBatch]()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        group = self.group
+        if isinstance(error, OSError | pa.ArrowInvalid | pa.ArrowNotImplementedError):
+            raise _damaged(group, self.columns, error) from error
+        if error is None and self.have != group.rows:
+            raise SourceError(
+                f"row group {group.number} of {group.file.name} has {self.have} rows",
+                at=group.file.path,
+                why=f"its footer promises {group.rows}",
+                try_="copy or write the file again",
+            )
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield the atoms that the next rows complete, each with the number of its first row.
+
+        Raise MemoryContractError for an atom whose texts do not fit into ``unit.most_bytes``.
+        """
+        self.held.append(batch)
+        self.have += batch.num_rows
+        rows, rest = self.group.atom_rows, self.have % self.group.atom_rows
+        last = rest if self.have == self.group.rows else 0
+        for atom in chain(exactly(self.held, rows), exactly(self.held, last)):
+            yield self.start, self._decoded(atom)
+            self.start += rows
+
+    def _decoded(self, atom: pa.RecordBatch) -> pa.RecordBatch:
+        check_texts(atom, self.unit.most_bytes, self.unit.place)
+        for name, kind in self.hidden.items():
+            number, texts = atom.schema.get_field_index(name), atom.column(name).cast(kind)
+            atom = atom.set_column(number, name, texts)
+        return atom.select(self.columns)
 
 
 def texts_of_unknown_size(group: RowGroup, columns: Iterable[str]) -> dict[str, pa.DataType]:
     """Return types of top-level text columns that may decode to far more than the footer states."""
-    kinds = {name: usual_type(group.file.arrow_schema.field(name).type) for name in columns}
-    texts = {name: kind for name, kind in kinds.items() if is_text_or_bytes(kind)}
-    return {name: kind for name, kind in texts.items() if hides(group.chunks((name,))[0])}
+    found = dict[str, pa.DataType]()
+    for name in columns:
+        kind = usual_type(group.file.arrow_schema.field(name).type)
+        if is_text_or_bytes(kind) and hides(group.chunks((name,))[0]):
+            found[name] = kind
+    return found
 
 
 def hides(chunk: ColumnChunk) -> bool:
@@ -230,28 +254,14 @@ def hides(chunk: ColumnChunk) -> bool:
     return chunk.has_dictionary and not chunk.text and large and chunk.uncompressed <= most
 
 
-def _decoded(
-    group: RowGroup, columns: tuple[str, ...], hidden: Collection[str], *, at_once: bool
-) -> Iterator[pa.RecordBatch]:
-    """Decode a row group, page by page or at once; yield the rows before damage in either case.
-
-    If decoding at once fails, it is repeated page by page. ``hidden`` columns stay dictionaries.
-    """
-    if at_once:
-        try:
-            whole = list(_batches(group, columns, hidden, at_once=True))
-        except (OSError, pa.ArrowException):
-            at_once = False
-        else:
-            yield from whole
-    if not at_once:
-        yield from _batches(group, columns, hidden, at_once=False)
-
-
 def _batches(
     group: RowGroup, columns: tuple[str, ...], hidden: Collection[str] = (), *, at_once: bool
-) -> Iterator[pa.RecordBatch]:
-    """Decode a row group in order on this thread; page checksums are verified."""
+) -> Generator[pa.RecordBatch, None, None]:
+    """Decode a row group in order on this thread, page by page or at once.
+
+    The rows before damage are yielded in either case: if decoding at once fails, it is repeated
+    page by page. ``hidden`` columns stay dictionaries. Page checksums are verified.
+    """
     from dml.io.parquet.remote import opened_group  # noqa: PLC0415
 
     rows = group.rows if at_once else group.atom_rows
@@ -259,6 +269,7 @@ def _batches(
     opened: AbstractContextManager[pa.NativeFile] = (
         pa.OSFile(group.file.path) if there is None else opened_group(there, group, wanted)
     )
+    whole: list[pa.RecordBatch] | None = None
     with opened as file:
         reader = pq.ParquetFile(
             file,
@@ -268,25 +279,25 @@ def _batches(
             page_checksum_verification=True,
             read_dictionary=list(hidden),
         ).reader
-        yield from reader.iter_batches(
+        batches = reader.iter_batches(
             rows, row_groups=[group.number], column_indices=wanted, use_threads=False
         )
+        if not at_once:
+            yield from batches
+            return
+        with suppress(OSError, pa.ArrowException):
+            whole = list(batches)
+    yield from _batches(group, columns, hidden, at_once=False) if whole is None else whole
 
 
-def exactly(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Regroup rows into batches of ``rows`` rows, the last with fewer; copy only if necessary."""
-    held: list[pa.RecordBatch] = []
-    have = 0
-    for batch in batches:
-        held.append(batch)
-        have += batch.num_rows
-        while have >= rows:
-            whole = held[0] if len(held) == 1 else pa.concat_batches(held)
-            yield whole if have == rows else whole.slice(0, rows)
-            held = [whole.slice(rows)] if have > rows else []
-            have -= rows
-    if have:
-        yield held[0] if len(held) == 1 else pa.concat_batches(held)
+def exactly(held: list[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Remove and yield batches of exactly ``rows`` rows from ``held``; copy only if necessary."""
+    have = sum(batch.num_rows for batch in held)
+    while have >= rows > 0:
+        whole = held[0] if len(held) == 1 else pa.concat_batches(held)
+        have -= rows
+        held[:] = [whole.slice(rows)] if have else []
+        yield whole.slice(0, rows) if have else whole
 
 
 def _null(rows: Block, schema: Schema) -> Block:

@@ -18,7 +18,7 @@ from contextvars import Context, copy_context
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from dml.base.fork_guard import end_copy, guarded
+from dml.base.fork_guard import ForkGuard, end_copy
 from dml.base.single_thread import SINGLE, single_threaded
 from dml.base.thread_seconds import work_for
 from dml.expr.user_call import TimedOutError
@@ -92,14 +92,13 @@ class CallThread:
         self.done.acquire()
         self.made: Any = None
         self.error: BaseException | None = None
-        self.thread = threading.Thread(
-            target=guarded, args=(self._serve,), name="dml-call", daemon=True
-        )
+        self.thread = threading.Thread(target=self._serve, name="dml-call", daemon=True)
         self.thread.start()
 
     def _serve(self) -> None:
-        while self._worked():
-            self.done.release()
+        with ForkGuard():
+            while self._worked():
+                self.done.release()
 
     def _worked(self) -> bool:
         """Do the next work; return False if there was none for a while, so the thread ends."""

@@ -19,8 +19,17 @@ def letters(unit: str) -> Iterator[Outcome]:
         yield Outcome(letter, 1, 1)
 
 
+def ran(runtime: Runtime, run: Run, argument: object) -> Outcome | None:
+    """The partition of a slice; raises the error of a failure."""
+    result, seconds = runtime.perform(run, argument)
+    assert seconds >= 0
+    if isinstance(result, Failure):
+        raise result.error
+    return result
+
+
 def take(runtime: Runtime, seq: Seq, k: int, unit: str = "abc") -> str | None:
-    outcome = runtime.run(Run(seq, 0, k, ""), unit)
+    outcome = ran(runtime, Run(seq, 0, k, ""), unit)
     return None if outcome is None else str(outcome.value)
 
 
@@ -52,17 +61,17 @@ def test_a_lost_slice_may_be_run_again() -> None:
     runtime = Runtime([letters])
     assert take(runtime, (0,), 0) == "a"
     with pytest.raises(WorkerLostError):
-        runtime.run(Run((0,), 0, 1, "lose"), "abc")
+        ran(runtime, Run((0,), 0, 1, "lose"), "abc")
     assert take(runtime, (0,), 1) == "b"
 
 
 def test_what_is_parked_needs_no_argument_and_what_was_lost_says_so() -> None:
     runtime = Runtime([letters])
     assert take(runtime, (0,), 0) == "a"
-    assert runtime.run(Run((0,), 0, 1, ""), NotSent()).value == "b"  # type: ignore[union-attr]
+    assert ran(runtime, Run((0,), 0, 1, ""), NotSent()).value == "b"  # type: ignore[union-attr]
     runtime.drop((0,))
     with pytest.raises(NotSentError):
-        runtime.run(Run((0,), 0, 2, ""), NotSent())
+        ran(runtime, Run((0,), 0, 2, ""), NotSent())
     assert take(runtime, (0,), 2) == "c"
 
 
@@ -74,7 +83,7 @@ def test_a_slice_asked_for_again_is_made_again() -> None:
 def test_a_fault_can_drop() -> None:
     runtime = Runtime([letters])
     take(runtime, (0,), 0)
-    outcome = runtime.run(Run((0,), 0, 1, "drop"), "abc")
+    outcome = ran(runtime, Run((0,), 0, 1, "drop"), "abc")
     assert outcome is not None
     assert (outcome.value, runtime.replayed) == ("b", 1)
 
@@ -82,7 +91,7 @@ def test_a_fault_can_drop() -> None:
 def test_fewer_partitions_than_before_is_told() -> None:
     runtime = Runtime([letters])
     with pytest.raises(NonDeterminismError, match="gave 1 partitions when run again, 2 before"):
-        runtime.run(Run((0,), 0, 2, ""), "a")
+        ran(runtime, Run((0,), 0, 2, ""), "a")
 
 
 @pytest.mark.parametrize("how", ["close", "done"])
@@ -97,12 +106,12 @@ def test_generators_are_ended(how: str) -> None:
             ended.append(unit)
 
     runtime = Runtime([careful])
-    runtime.run(Run((0,), 0, 0, ""), 5)
+    ran(runtime, Run((0,), 0, 0, ""), 5)
     assert not ended
     if how == "close":
         runtime.close()
     else:
-        runtime.run(Run((0,), 0, 1, ""), 5)
+        ran(runtime, Run((0,), 0, 1, ""), 5)
     assert ended == [5]
 
 
@@ -118,7 +127,7 @@ def drive(loop: DriverLoop) -> list[object]:
             pending += loop.take(Consumed(seq))
         if pending:
             run = pending.pop(0)
-            pending += loop.end(run, *loop.perform(run))
+            pending += loop.end(run, *loop.runtime.perform(run, loop.argument(run)))
     return got
 
 
@@ -155,7 +164,8 @@ def test_a_slice_is_timed_and_its_failure_kept() -> None:
         yield Outcome(None, 0, 0)
 
     loop = DriverLoop.over([7], broken, {}, slots=1)
-    result, seconds = loop.perform(loop.begin()[0])
+    (run,) = loop.begin()
+    result, seconds = loop.runtime.perform(run, loop.argument(run))
     assert isinstance(result, Failure)
     assert result.error.args == (7,)
     assert seconds > 0
@@ -170,10 +180,10 @@ def test_bytes_are_charged_from_the_making_to_the_release() -> None:
     run = loop.begin()[0]
     held = []
     for _ in range(3):
-        assert not loop.end(run, *loop.perform(run))
+        assert not loop.end(run, *loop.runtime.perform(run, loop.argument(run)))
         held.append(loop.core.state.used_bytes)
         (run,) = loop.take(Consumed(loop.offers.popleft()))
     assert held == [15, 15, 15]
-    loop.end(run, *loop.perform(run))
+    loop.end(run, *loop.runtime.perform(run, loop.argument(run)))
     assert loop.core.state.used_bytes == 0
     assert all(a < b for a, b in pairwise([0, loop.core.peak_bytes]))

@@ -266,7 +266,12 @@ def test_batches_are_cut_again_exactly(sizes: list[int], rows: int) -> None:
         pa.record_batch({"x": np.arange(end - size, end)})
         for size, end in zip(sizes, ends, strict=True)
     ]
-    got = list(exactly(batches, rows))
+    held, got = list[pa.RecordBatch](), list[pa.RecordBatch]()
+    for batch in batches:
+        held.append(batch)
+        got += exactly(held, rows)
+    got += exactly(held, total % rows)
+    assert sum(batch.num_rows for batch in held) == 0
     assert [b.num_rows for b in got] == [min(rows, total - i) for i in range(0, total, rows)]
     assert [x for b in got for x in b["x"].to_pylist()] == list(range(total))
 
