@@ -19,17 +19,18 @@ import numpy as np
 import pytest
 
 import dml
-from dml.exec.scheduler.policy import Demand
 from dml.settings import SCHEDULER_POLICIES
-from dml.verify.simulate.virtual_cluster import TaskTruth
 from tests.exec.delivery.figure_cases import (
     DASK_S,
     EMBEDDED_S,
+    FIFTIETH_BOUND_S,
+    FIFTIETH_S,
     GB,
     IMAGE_LIMIT,
     MEMORY_BOUND_S,
     Work,
     best_static,
+    fiftieth,
     first_output_s,
     fractional,
     images,
@@ -43,8 +44,7 @@ from tests.exec.delivery.figure_cases import (
 )
 
 LIMITS = (1, 2, 4, 8, 32)
-LOADS, LOAD_S, REST_S, THREADS = 160, 0.1, 0.05, 8
-REAL_BOUND_S = LOADS * (LOAD_S + REST_S) / THREADS
+LOADS, THREADS = 160, 8
 
 
 def row(*cells: object) -> None:
@@ -136,8 +136,7 @@ def pipeline(policy: str, loads: int = LOADS) -> dml.Dataset:
     """Load and transform on eight threads, infer at four places that hardly need one."""
     ds = dml.range(loads, atom_rows=1)
     stages = {"load": {}, "transform": {"memory": 1}, "infer": {"num_cpus": 0.01, "concurrency": 4}}
-    for name, needs in stages.items():
-        seconds = LOAD_S if name == "load" else REST_S
+    for (name, needs), seconds in zip(stages.items(), FIFTIETH_S, strict=True):
         work = partial(slept, seconds=seconds)
         ds = ds.map_batches(work, fingerprint=name, schema={"id": "i8"}, **needs)  # type: ignore[arg-type]
     return ds.with_options(
@@ -151,15 +150,8 @@ def pipeline(policy: str, loads: int = LOADS) -> dml.Dataset:
 
 def foreseen(policy: str) -> float:
     """Seconds of the same on the virtual cluster."""
-    every = (("cpu", 1.0),)
-    stages = [Demand("load", every, 8), Demand("transform", every, 8)]
-    stages.append(Demand("infer", (("cpu", 0.01),), 8, max_parallel=4))
-    truth = [TaskTruth(LOAD_S, 8), TaskTruth(REST_S, 8), TaskTruth(REST_S, 8)]
-    if policy == "fused":
-        stages = [Demand("all", every, 8, max_parallel=4)]
-        truth = [TaskTruth(LOAD_S + 2 * REST_S, 8)]
-    work = Work(stages, truth, {"cpu": float(THREADS)}, LOADS)
-    return work.run(policy, GB, ordered=True).seconds
+    work = fiftieth(whole=policy == "fused")
+    return work.run("adaptive" if policy == "fused" else policy, GB, ordered=True).seconds
 
 
 def drained(ds: dml.Dataset) -> tuple[int, float]:
@@ -181,7 +173,7 @@ def real_table() -> None:
         rows, first = drained(pipeline(policy))
         assert rows == LOADS
         took = time.perf_counter() - started
-        row(policy, took / REAL_BOUND_S, foreseen(policy) / REAL_BOUND_S, first)
+        row(policy, took / FIFTIETH_BOUND_S, foreseen(policy) / FIFTIETH_BOUND_S, first)
 
 
 @pytest.mark.parametrize("policy", SCHEDULER_POLICIES)

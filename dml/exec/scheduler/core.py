@@ -525,7 +525,7 @@ class Core:
         task.started, task.reserved_bytes = now, choice.need_bytes
         self.active[seq] = task
         load.running += 1
-        self._turns.started(stage)
+        self._turns.started()
         state.reserved_bytes += choice.need_bytes
         self.forced += state.used_bytes > state.limit_bytes
         task.took = self.demands[stage].resources

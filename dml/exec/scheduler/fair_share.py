@@ -1,11 +1,14 @@
 """Give stages whose slices need much of a resource at once a fair share of it, in turns.
 
 Where slices of one stage need more of a resource than those of another stage, a large slice starts
-only once several small ones have ended, and slots stay idle meanwhile. So turns should be long.
-While a stage has its turn, stages with smaller needs leave free what one of its slices needs. The
-turn ends when the stage has no more work, or when the turn was long enough and the other stages
-have enough work again. A turn that would be short, soon after the last one, is delayed while
-earlier stages with smaller needs still produce more work.
+only once several small ones have ended, and slots stay idle meanwhile. So turns should be long, and
+small slices should run together. While a stage has its turn, a stage with smaller needs leaves free
+what slices of the first one could use. If its waiting tasks fill all its places, it may use the
+resources that are lost to large slices anyway because small slices run, unless no large slice would
+have room. The turn ends when
+the stage has no more work, or when the turn was long enough and the other stages have enough work
+again. A turn that would be short, soon after the last one, is delayed while earlier stages with
+smaller needs still produce more work.
 """
 
 from __future__ import annotations
@@ -24,15 +27,15 @@ ENOUGH = 8.0  # slices of the slowest other stage that make a turn long: tests/e
 class FairTurns:
     """The turns of a run: ``whose`` maps a resource to the stage that has its turn on it.
 
-    By resource, ``spent_s`` is the work, in seconds, begun in the present turn, and ``ended_s`` the
-    time at which the last turn ended. ``waiting`` are the queues of the stages.
+    By resource, ``begun_s`` is the time at which the present turn began, and ``ended_s`` the time
+    at which the last turn ended. ``waiting`` are the queues of the stages.
     """
 
     loads: Sequence[Load]
     waiting: Sequence[Waiting]
     whose: dict[str, int] = field(default_factory=dict)
-    spent_s: dict[str, float] = field(default_factory=dict)
-    ended_s: dict[str, float] = field(default_factory=dict)  # when the last turn was over
+    begun_s: dict[str, float] = field(default_factory=dict)
+    ended_s: dict[str, float] = field(default_factory=dict)
     now: float = 0.0
     idled_s: float = -math.inf  # last time that slots were idle and a turn began
     large: dict[int, dict[str, list[int]]] = field(init=False)
@@ -96,26 +99,40 @@ class FairTurns:
         """Return the amount that ``stage`` may take of each resource where another has its turn."""
         found = {}
         for name, whose in self.whose.items():
-            asked = self._asks(whose, name)
-            most = self.loads[whose].demand.max_parallel
-            more = most is None or self.loads[whose].running < most
-            if more and whose != stage and self._asks(stage, name) < asked - EPSILON:
-                others = sum(load.occupied(name) for load in self.loads)
-                found[name] = total.get(name, 0.0) - asked - others
+            if self._asks(stage, name) < self._asks(whose, name) - EPSILON:
+                small = sum(self.loads[each].occupied(name) for each in self._less(name, whose))
+                have, asked = total.get(name, 0.0), self._asks(whose, name)
+                beside = self._fills(stage) and have - small >= asked - EPSILON
+                usable = have - small if beside else have
+                found[name] = have - small - self._kept(name, whose, usable, small)
         return found
 
-    def started(self, stage: int) -> None:
-        """Add the expected seconds of a starting slice of ``stage`` to the turns of the stage."""
-        load, self.idled_s = self.loads[stage], -math.inf
-        for name, whose in self.whose.items():
-            if whose == stage:
-                self.spent_s[name] += load.seconds / max(load.parallel, 1.0)
+    def _fills(self, stage: int) -> bool:
+        """Return whether the waiting tasks of ``stage`` would fill all its places."""
+        load = self.loads[stage]
+        return load.running + len(self.waiting[stage]) >= load.parallel
+
+    def _kept(self, name: str, stage: int, usable: float, small: float) -> float:
+        """Return the amount of ``name`` that ``stage``, whose turn it is, and its equals keep.
+
+        It is what their running slices occupy, and what more slices of ``stage`` could take of
+        ``usable``. Stages with smaller needs occupy ``small``.
+        """
+        load, asked = self.loads[stage], self._asks(stage, name)
+        running = sum(each.occupied(name) for each in self.loads) - small
+        more = min(len(self.waiting[stage]), load.parallel - load.running)
+        whole = math.floor(usable / asked + EPSILON) * asked
+        return max(running, min(whole, running + more * asked))
+
+    def started(self) -> None:
+        """Record that a slice starts, so that slots that are idle now are not idle again."""
+        self.idled_s = -math.inf
 
     def _enough(self, name: str, stage: int) -> bool:
         """Return whether a turn was long enough, and the other stages have enough work again."""
         enough_s = ENOUGH * self._drain_s(name, stage)
         others_s = sum(self._work_s(each) for each in self._less(name, stage))
-        work_s, spent_s = max(self._below_s(stage), others_s), self.spent_s[name]
+        work_s, spent_s = max(self._below_s(stage), others_s), self.now - self.begun_s[name]
         return work_s > 0.0 and spent_s >= enough_s and work_s + spent_s >= 2 * enough_s
 
     def _begin(self, name: str, stage: int, total: Mapping[str, float]) -> None:
@@ -123,7 +140,7 @@ class FairTurns:
         fits = asked <= total.get(name, 0.0) + EPSILON
         little = self._timed(name, stage) and self._below_s(stage) < self._drain_s(name, stage)
         if name not in self.whose and fits and little:
-            self.whose[name], self.spent_s[name] = stage, 0.0
+            self.whose[name], self.begun_s[name] = stage, self.now
 
     def _hasty(self, name: str, stage: int) -> bool:
         """Return whether a turn of ``stage`` on resource ``name`` should be delayed.

@@ -87,6 +87,24 @@ def memory_aware_fused() -> Work:
     return Work([stage], [TaskTruth(2.0, 0, 5)], {"cpu": 8.0, "gpu": 4.0}, 160)
 
 
+FIFTIETH_S = (0.1, 0.05, 0.05)  # of a load, a transformation, an inference
+FIFTIETH_BOUND_S = 3.0  # 160 loads and transformations on 8 processors
+
+
+def fiftieth(*, whole: bool = False) -> Work:
+    """160 tasks of the same in 3 s; inference needs a hundredth of a processor, at four places.
+
+    ``whole`` makes one stage of all three.
+    """
+    every = (("cpu", 1.0),)
+    if whole:
+        fused = Demand("all", every, 8, max_parallel=4)
+        return Work([fused], [TaskTruth(sum(FIFTIETH_S), 8)], {"cpu": 8.0}, 160)
+    stages = [Demand("load", every, 8), Demand("transform", every, 8)]
+    stages.append(Demand("infer", (("cpu", 0.01),), 8, max_parallel=4))
+    return Work(stages, [TaskTruth(each, 8) for each in FIFTIETH_S], {"cpu": 8.0}, 160)
+
+
 # ---------------------------------------------------------------------------------- Figures 6a, 6b
 
 IMAGE_LIMIT = 8 * GB
