@@ -10,6 +10,7 @@ import gc
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -69,14 +70,37 @@ def modules() -> dict[str, Path]:
     return found
 
 
+class Contents(NamedTuple):
+    """What is counted of a module: its tree would be a hundred times as large."""
+
+    imported: tuple[tuple[str, str], ...]
+    classes: tuple[str, ...]
+    has_operator: bool
+
+
 @cache
-def tree(name: str) -> ast.Module:
-    """The syntax of a module."""
-    gc.disable()  # it would look at all trees again and again
+def contents(name: str) -> Contents:
+    """What is counted of a module."""
+    with uncollected():
+        tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
+        classes = [each for each in tree.body if isinstance(each, ast.ClassDef)]
+        public = tuple(each.name for each in classes if not each.name.startswith("_"))
+        found = tuple((there, kind) for there, kind in _edges(tree, "top") if there in modules())
+        return Contents(found, public, any(map(_is_operator, classes)))
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Cycles are not looked for meanwhile: it would look at each tree again and again."""
+    gc.disable()
     try:
-        return ast.parse(modules()[name].read_text(encoding="utf-8"))
+        yield
     finally:
         gc.enable()
+
+
+def _is_operator(node: ast.ClassDef) -> bool:
+    return any(isinstance(each, ast.Name) and each.id == "op" for each in node.decorator_list)
 
 
 def room(name: str) -> str:
@@ -94,12 +118,19 @@ def _imported(node: ast.AST) -> Iterator[str]:
 
 
 def _by_string(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+    if isinstance(node, ast.Call) and _last(node.func).endswith("import_module"):
         first = node.args[0]
         if isinstance(first, ast.Constant):
             yield str(first.value)
         elif isinstance(first, ast.JoinedStr) and "dml." in ast.unparse(first):
             yield "dml"
+
+
+def _last(node: ast.expr) -> str:
+    """The last of a chain of names."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _edges(node: ast.AST, kind: str) -> Iterator[tuple[str, str]]:
@@ -120,8 +151,8 @@ def imports() -> tuple[Import, ...]:
     return tuple(
         Import(name, there, kind)
         for name in modules()
-        for there, kind in _edges(tree(name), "top")
-        if there in modules() and there != name
+        for there, kind in contents(name).imported
+        if there != name
     )
 
 
@@ -179,9 +210,8 @@ def names_used_twice() -> dict[str, list[str]]:
     """Public classes whose name another module has, too."""
     found: dict[str, list[str]] = defaultdict(list)
     for name in modules():
-        for node in tree(name).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found[node.name].append(name)
+        for each in contents(name).classes:
+            found[each].append(name)
     return {name: where for name, where in sorted(found.items()) if len(where) > 1}
 
 
@@ -218,5 +248,10 @@ def report() -> str:
     return "\n".join(lines)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Print all of it."""
     sys.stdout.write(report() + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import gc
 import importlib
 import inspect
 import json
@@ -12,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import pytest
 
@@ -120,35 +119,43 @@ def each_of(paths: list[str]) -> Callable[[Callable[[str], None]], Callable[[], 
     return over_all
 
 
-@cache
-def tree(path: str) -> ast.Module:
-    gc.disable()  # it would look at all trees again and again, two thirds of the time
-    try:
-        return ast.parse((ROOT / path).read_text(encoding="utf-8"), path)
-    finally:
-        gc.enable()
+class Facts(NamedTuple):
+    """What these tests ask of a file; its tree would be a hundred times as large."""
+
+    doc: str | None
+    lines: int
+    imports: tuple[Import, ...]
+    functions: tuple[tuple[str, int, int], ...]  # name, lines, levels
+    outside: tuple[str, ...]
+    has_local: bool
 
 
 @cache
-def nodes(path: str) -> tuple[ast.AST, ...]:
-    return tuple(ast.walk(tree(path)))
+def facts(path: str) -> Facts:
+    text = (ROOT / path).read_text(encoding="utf-8")
+    with house.uncollected():
+        tree = ast.parse(text, path)
+        nodes = list(ast.walk(tree))
+        functions = [each for each in nodes if isinstance(each, Function)]
+        return Facts(
+            ast.get_docstring(tree),
+            len(text.splitlines()),
+            tuple(found for node in nodes for found in imported(node)),
+            tuple((each.name, length(each), nesting(each)) for each in functions),
+            tuple(f"line {at} {what}" for each in nodes for at, what in reaches_outside(each)),
+            any(map(is_local, nodes)),
+        )
 
 
-@cache
-def imports(path: str) -> tuple[Import, ...]:
-    """Every import of the file, at any depth, under TYPE_CHECKING as well."""
-    found: list[Import] = []
-    for node in nodes(path):
-        if isinstance(node, ast.Import):
-            found += [Import(alias.name, node.lineno) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            names = [f"{base}.{alias.name}" for alias in node.names]
-            found += [
-                Import(name if is_module(name) else base, node.lineno, node.level > 0)
-                for name in names
-            ]
-    return tuple(found)
+def imported(node: ast.AST) -> Iterator[Import]:
+    """Every import, at any depth, under TYPE_CHECKING as well."""
+    if isinstance(node, ast.Import):
+        yield from (Import(alias.name, node.lineno) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        names = [f"{base}.{alias.name}" for alias in node.names]
+        for name in names:
+            yield Import(name if is_module(name) else base, node.lineno, node.level > 0)
 
 
 def is_module(name: str) -> bool:
@@ -161,10 +168,6 @@ def is_module(name: str) -> bool:
 def belongs(module: str, packages: set[str]) -> bool:
     parts = module.split(".")
     return any(".".join(parts[:n]) in packages for n in range(1, len(parts) + 1))
-
-
-def functions(path: str) -> Iterator[Function]:
-    return (node for node in nodes(path) if isinstance(node, Function))
 
 
 def dotted(node: ast.expr) -> str:
@@ -213,45 +216,42 @@ def test_a_module_is_a_noun_or_says_why_not() -> None:
     assert [name for name, why in house.no_nouns().items() if not why] == []
 
 
-def test_the_program_that_counts_the_house_prints_it() -> None:
-    assert run_python("import runpy; runpy.run_path('tests/house.py', run_name='__main__')")
+def test_the_program_that_counts_the_house_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
+    house.main()
+    assert capsys.readouterr().out.startswith("circles of imports: 0\n")
 
 
 def test_the_compiler_is_the_lowest_kernel() -> None:
     path = "dml/kernels/compiled/jit.py"
     assert path in MODULES
-    assert not [i for i in imports(path) if belongs(i.module, {"dml.kernels"})]
-
-
-def is_operator(node: ast.AST) -> bool:
-    decorators = node.decorator_list if isinstance(node, ast.ClassDef) else []
-    return any(isinstance(each, ast.Name) and each.id == "op" for each in decorators)
+    assert not [i for i in facts(path).imports if belongs(i.module, {"dml.kernels"})]
 
 
 def test_operators_are_named_in_few_places() -> None:
     operators = {
         name
         for name in house.modules()
-        if house.room(name) == "ops" and any(map(is_operator, house.tree(name).body))
+        if house.room(name) == "ops" and house.contents(name).has_operator
     }
     naming = {
         path
         for path in MODULES
-        if not path.startswith(OF_OPERATORS) and any(i.module in operators for i in imports(path))
+        if not path.startswith(OF_OPERATORS)
+        and any(i.module in operators for i in facts(path).imports)
     }
     assert naming == set(NAMING_OPERATORS)
 
 
 @each_of(WRITTEN)
 def test_imports_are_absolute(path: str) -> None:
-    assert not [i.line for i in imports(path) if i.relative]
+    assert not [i.line for i in facts(path).imports if i.relative]
 
 
 @each_of(MODULES)
 def test_heavy_packages_have_one_place_each(path: str) -> None:
     assert not [
         f"line {i.line} imports {i.module}"
-        for i in imports(path)
+        for i in facts(path).imports
         for package, place in HEAVY.items()
         if belongs(i.module, {package}) and not path.startswith(place)
     ]
@@ -260,17 +260,25 @@ def test_heavy_packages_have_one_place_each(path: str) -> None:
 # ------------------------------------------------------------------------------------------ purity
 
 
-def reaches_outside(node: ast.AST) -> str:
-    """What `node` does that a pure room may not, or nothing."""
+def reaches_outside(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """What `node` does that a pure room may not, and where."""
     if isinstance(node, ast.Call):
         name = dotted(node.func)
         first, _, last = name.rpartition(".")
         alone = not first and last in {"open", "input", "print"}
         clock = first.endswith(("datetime", "date")) and last in OUTSIDE_CALLS
-        return f"calls {name}" if alone or clock else ""
-    if isinstance(node, ast.Attribute) and dotted(node.value) in {"np.random", "numpy.random"}:
-        return "" if node.attr in KEYED_RANDOM else f"uses numpy.random.{node.attr}"
-    return ""
+        if alone or clock:
+            yield node.lineno, f"calls {name}"
+    if is_unkeyed(node):
+        yield node.lineno, f"uses {dotted(node)}"
+
+
+def is_unkeyed(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    """Whether it is something of numpy.random whose state is the process's."""
+    random = {"np.random", "numpy.random"}
+    if not isinstance(node, ast.Attribute) or node.attr in KEYED_RANDOM:
+        return False
+    return dotted(node.value) in random
 
 
 @pytest.mark.parametrize(
@@ -278,14 +286,11 @@ def reaches_outside(node: ast.AST) -> str:
 )
 def test_pure_rooms_do_not_reach_outside(path: str) -> None:
     broken = [
-        f"line {i.line} imports {i.module}" for i in imports(path) if belongs(i.module, OUTSIDE)
+        f"line {i.line} imports {i.module}"
+        for i in facts(path).imports
+        if belongs(i.module, OUTSIDE)
     ]
-    broken += [
-        f"line {getattr(node, 'lineno', '?')} {what}"
-        for node in nodes(path)
-        if (what := reaches_outside(node))
-    ]
-    assert not broken
+    assert not [*broken, *facts(path).outside]
 
 
 @pytest.mark.parametrize("edge", sorted(EDGES))
@@ -309,16 +314,19 @@ def nesting(node: ast.AST) -> int:
     return deepest
 
 
+def length(node: Function) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
 @each_of(WRITTEN)
 def test_files_and_functions_stay_small(path: str) -> None:
-    lines = len((ROOT / path).read_text(encoding="utf-8").splitlines())
+    lines = facts(path).lines
     broken = [f"{lines} lines in the file"] if lines > FILE_LINES else []
-    for function in functions(path):
-        length = (function.end_lineno or function.lineno) - function.lineno + 1
+    for name, length, levels in facts(path).functions:
         if length > FUNCTION_LINES:
-            broken.append(f"{function.name}: {length} lines")
-        if (levels := nesting(function)) > NESTING:
-            broken.append(f"{function.name}: {levels} levels deep")
+            broken.append(f"{name}: {length} lines")
+        if levels > NESTING:
+            broken.append(f"{name}: {levels} levels deep")
     assert not broken
 
 
@@ -335,7 +343,7 @@ def test_no_function_is_complex_with_or_without_noqa() -> None:
 
 @each_of(WRITTEN)
 def test_a_module_opens_with_one_sentence(path: str) -> None:
-    text = ast.get_docstring(tree(path))
+    text = facts(path).doc
     assert text, "no module docstring"
     first = text.split("\n\n")[0]
     assert first.endswith((".", ":")), first
@@ -424,12 +432,8 @@ def test_importing_dml_loads_little() -> None:
 
 def test_no_file_keeps_a_threading_local() -> None:
     """Before Python 3.12, one that dies in a cycle may stop a process: see task_runner.py."""
-    users = [
-        path
-        for path in MODULES
-        for node in nodes(path)
-        if isinstance(node, ast.Attribute)
-        and node.attr == "local"
-        and ast.unparse(node.value) == "threading"
-    ]
-    assert not users
+    assert not [path for path in MODULES if facts(path).has_local]
+
+
+def is_local(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and dotted(node) == "threading.local"

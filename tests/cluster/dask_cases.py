@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +22,8 @@ from dml.cluster.worker_monitor import Hub
 UNCLOSED = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:unclosed:Warning")
 SOON_S = 20.0  # longer than anything here takes; only a hang gets there
 ROWS = 12_000
+# Worker processes are copies of one that has loaded Dask, or each would load it for two seconds.
+dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
 
 
 def cluster(workers: int = 2, **options: Any) -> LocalCluster:
