@@ -1,4 +1,4 @@
-"""Start a Dask cluster whose scheduler and workers are separate processes."""
+"""Start Dask clusters whose workers, or whose scheduler and workers, are separate processes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
+import dask
 import psutil
+from distributed import LocalCluster
 from distributed.deploy.subprocess import Subprocess, SubprocessCluster
+
+__all__ = ["LocalCluster", "cluster_of_processes"]
+
+# Worker processes of a LocalCluster are copies of one process that has loaded Dask and its
+# libraries: each would spend more than a second on that, and most tests start two or more.
+dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
 
 
 @contextmanager

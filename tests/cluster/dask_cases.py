@@ -8,22 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import dask
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 
 import dml
 from dml.cluster.worker_monitor import Hub
+from tests.processes import LocalCluster
 
 # what Dask leaves open is closed when it is collected
 UNCLOSED = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:unclosed:Warning")
 SOON_S = 20.0  # longer than anything here takes; only a hang gets there
 ROWS = 12_000
-# Worker processes are copies of one that has loaded Dask, or each would load it for two seconds.
-dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
 
 
 def cluster(workers: int = 2, **options: Any) -> LocalCluster:

@@ -29,6 +29,7 @@ from dml.errors import WorkerLostError
 from dml.exec.scheduler.core import OPEN_PER_SLOT
 from tests.cluster.dask_cases import eventually
 from tests.laws.kills import HANG_S, Killer, pipeline, within, write
+from tests.processes import LocalCluster
 
 distributed = pytest.importorskip("distributed")
 dask = pytest.importorskip("dask")
@@ -49,7 +50,7 @@ def small(memory: int | str = "auto", **config: Any) -> Iterator[Any]:
     """A client of a cluster whose worker processes have ``memory`` and are started again."""
     with (
         dask.config.set({f"distributed.{key}": value for key, value in config.items()}),
-        distributed.LocalCluster(
+        LocalCluster(
             n_workers=WORKERS,
             threads_per_worker=1,
             memory_limit=memory,

@@ -20,6 +20,7 @@ from dml.testing.executions import RunWay, elements
 from dml.testing.pipelines import NAMED
 from dml.testing.strategies_data import DataPool
 from tests.laws.cases import case, violation
+from tests.processes import LocalCluster
 from tests.vectors.make_streams import read, states
 
 pytestmark = pytest.mark.cluster
@@ -34,7 +35,7 @@ USUAL = ("2 threads", "2 processes", "shell")
 @contextmanager
 def local(count: int, *, processes: bool) -> Iterator[str]:
     """The address of a LocalCluster of ``count`` workers with a thread each."""
-    cluster = distributed.LocalCluster(
+    cluster = LocalCluster(
         n_workers=count, threads_per_worker=1, processes=processes, dashboard_address=":0"
     )
     with cluster:

@@ -17,6 +17,7 @@ import pytest
 from dml.data.stream_hash import stream_hash
 from tests.idle import descriptors, no_workers
 from tests.laws.kills import HANG_S, Killer, pipeline, within, write
+from tests.processes import LocalCluster
 
 START_S = 30
 WORKERS = 2
@@ -79,7 +80,7 @@ def with_nannies() -> Iterator[tuple[Any, Callable[[], list[int]]]]:
     """A client of a cluster whose workers are started again by Dask, and their pids."""
     distributed = pytest.importorskip("distributed")
     patient = importlib.import_module("dask").config.set(PATIENT)
-    cluster = distributed.LocalCluster(
+    cluster = LocalCluster(
         n_workers=WORKERS, threads_per_worker=1, dashboard_address=":0", silence_logs=50
     )
     with patient, cluster, distributed.Client(cluster, set_as_default=False) as client:
@@ -95,7 +96,7 @@ def with_nannies() -> Iterator[tuple[Any, Callable[[], list[int]]]]:
 def without_nannies() -> Iterator[tuple[Any, Callable[[], list[int]]]]:
     """A client of a cluster whose dead workers are replaced by new ones, and their pids."""
     distributed = pytest.importorskip("distributed")
-    cluster = distributed.LocalCluster(n_workers=0, dashboard_address=":0", silence_logs=50)
+    cluster = LocalCluster(n_workers=0, dashboard_address=":0", silence_logs=50)
     started: list[subprocess.Popen[bytes]] = []
     over = threading.Event()
 
