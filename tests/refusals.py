@@ -21,7 +21,7 @@ from dml.errors import DmlError
 
 E = TypeVar("E", bound=DmlError)
 
-PATIENCE_S = 5.0
+PATIENCE_S = 60.0  # only what stays for ever takes so long
 ROWS, GROUP = 1000, 300
 QUIET = {"telemetry_dir": "off"}
 

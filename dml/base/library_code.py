@@ -11,9 +11,9 @@ import importlib
 import importlib.util
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 STANDARD = types.__file__.rpartition("/")[0] + "/"
@@ -106,6 +106,7 @@ def _stated(top: str) -> Library | None:
     return Library(top, "".join(stated)) if isinstance(stated, str) else None
 
 
+@lru_cache(maxsize=1024)
 def _distributed(top: str) -> Library | None:
     """Return distribution and version of an installed top-level package; None if unknown."""
     # Loaded only for a package without a ``__version__``: it takes 18 ms to import.
@@ -113,10 +114,25 @@ def _distributed(top: str) -> Library | None:
     try:
         return Library(top, metadata.version(top))
     except metadata.PackageNotFoundError:
-        names = sorted(set(metadata.packages_distributions().get(top, ())))
+        names = sorted(set(_distributions(top)))
     if names:
         return Library("+".join(names), "+".join(map(metadata.version, names)))
     return Library("dml", "source") if top == "dml" else None
+
+
+def _distributions(top: str) -> Sequence[str]:
+    """Return the distributions that have a top-level package, also one installed a moment ago."""
+    if top not in _packages():
+        _packages.cache_clear()
+    return _packages().get(top, ())
+
+
+@cache
+def _packages() -> Mapping[str, Sequence[str]]:
+    """Return the distributions of each top-level package, which takes half a second or more."""
+    found: Mapping[str, Sequence[str]]
+    found = importlib.import_module("importlib.metadata").packages_distributions()
+    return found
 
 
 # Folders and names of dml's modules at the time when the fingerprints of stored rows were

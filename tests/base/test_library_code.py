@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import math
 import sys
 import types
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +17,9 @@ import dml
 from dml.base.library_code import (
     PYTHON,
     Library,
+    _distributed,
     _library,
+    _packages,
     first_name,
     library_of,
     library_of_globals,
@@ -41,6 +46,36 @@ def test_a_package_whose_name_is_not_its_distributions_is_found() -> None:
     assert found.version[0].isdigit()
     importlib.import_module("rich")
     assert library_of("rich") is not None
+
+
+def test_what_is_installed_is_listed_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Listing takes half a second; a package that came since the last time is found, too."""
+    folder = tmp_path / "site-packages"
+    listed, real = list[int](), importlib.metadata.packages_distributions
+
+    def counted() -> Any:
+        listed.append(1)
+        return {**real(), **{each.stem: ["numpy"] for each in folder.glob("*.py")}}
+
+    def imported(name: str) -> Library | None:
+        folder.mkdir(exist_ok=True)
+        (folder / f"{name}.py").touch()
+        module = types.ModuleType(name)
+        module.__file__ = str(folder / f"{name}.py")
+        monkeypatch.setitem(sys.modules, name, module)
+        return library_of(name)
+
+    monkeypatch.setattr(importlib.metadata, "packages_distributions", counted)
+    _packages.cache_clear()
+    numpy = Library("numpy", importlib.metadata.version("numpy"))
+    assert imported("dml_test_one") == imported("dml_test_two") == numpy
+    importlib.import_module("yaml")
+    _library.cache_clear()
+    _distributed.cache_clear()
+    names = ["yaml", "dml_test_one", "dml_test_two"]
+    assert None not in map(library_of, names)
+    assert len(listed) == 2  # at first, and once for the package that came later
+    _packages.cache_clear()
 
 
 def test_dml_itself_is_a_library_wherever_it_lies() -> None:

@@ -17,7 +17,7 @@ from dml.cluster import worker_state
 from dml.cluster.worker_state import Freight, WorkerState
 from dml.exec.process.task_runner import TaskRunner
 
-SOON_S = 20.0  # only a hang takes so long
+SOON_S = 60.0  # only a hang takes so long
 
 
 @pytest.mark.law

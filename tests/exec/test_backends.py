@@ -26,7 +26,7 @@ WIDTHS = [3, 0, 1, 5, 2, 0, 4]
 EXPECTED = [(unit, k) for unit, width in enumerate(WIDTHS) for k in range(width)]
 DRIVERS: list[Sync | Threads] = [Sync(), Threads()]
 SMALL = (Demand(output_bytes=10),)
-HANG_S = 20.0  # longer than anything here takes; only a hang gets there
+HANG_S = 60.0  # longer than anything here takes; only a hang gets there
 
 
 def threads_of(feed: CrewFeed) -> list[threading.Thread]:

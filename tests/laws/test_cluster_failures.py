@@ -41,7 +41,7 @@ pytestmark = [
 
 _log = logging.getLogger(__name__)
 
-START_S = 30
+START_S = 90
 WORKERS = 2
 
 

@@ -26,7 +26,7 @@ from tests.vectors.make_streams import read, states
 pytestmark = pytest.mark.cluster
 distributed = pytest.importorskip("distributed")
 
-START_S = 30
+START_S = 90
 SIZES = (1, 3000, 1 << 20)
 KINDS = [*(f"{n} {kind}" for kind in ("threads", "processes") for n in (1, 2, 3)), "shell"]
 USUAL = ("2 threads", "2 processes", "shell")

@@ -19,7 +19,7 @@ from tests.idle import descriptors, no_workers
 from tests.laws.kills import HANG_S, Killer, pipeline, within, write
 from tests.processes import LocalCluster
 
-START_S = 30
+START_S = 90
 WORKERS = 2
 # Dask's clusters let go of a worker that is away so long after any of its deaths, though it may
 # have come back and died again since: who is killed every few seconds would be missing soon.

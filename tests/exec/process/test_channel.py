@@ -21,7 +21,7 @@ from hypothesis.extra import numpy as hnp
 from dml.exec.process.channel import LARGE, SMALL, Channel, MemoryNote, Message, Sheet, mapped
 from tests.idle import descriptors, no_workers
 
-HANG_S = 20.0
+HANG_S = 60.0
 
 
 @pytest.fixture(scope="module", autouse=True)

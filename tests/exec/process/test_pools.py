@@ -18,7 +18,7 @@ from dml.errors import PlanError
 
 Batch = dict[str, Any]
 ROWS = 24
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Watched:

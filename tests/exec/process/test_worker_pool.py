@@ -24,7 +24,7 @@ from tests.idle import descriptors, no_workers
 
 pytestmark = pytest.mark.cluster
 
-HANG_S = 20.0
+HANG_S = 60.0
 
 
 @pytest.fixture(scope="module", autouse=True)
