@@ -13,16 +13,10 @@ from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
+from dml.api.cache_contents import Cached, cache_contents
 from dml.api.cost_profile import expected
 from dml.api.plan_search import planned
-from dml.api.run_storage import (
-    Cached,
-    cache_contents,
-    keeping_of,
-    passes_at,
-    store_of,
-    storing_of,
-)
+from dml.api.run_storage import keeping_of, passes_at, store_of, storing_of
 from dml.api.run_telemetry import names_of, profile_of, rows_named
 from dml.base.host import host_class
 from dml.base.read_times import ReadTimes
@@ -389,12 +383,11 @@ class AutoKeeping(Keeping):
 
 
 def chosen_of(
-    plan: Plan, settings: Settings, keep: Keeping, store: Any, epoch: int
+    plan: Plan, settings: Settings, most_bytes: int, epoch: int
 ) -> tuple[Keeping, Any, Choosing]:
-    """Return element caches, stored entries and the ``Choosing`` of a run that has ``autocache()``.
-
-    ``keep`` and ``store`` are the caches without decisions.
-    """
+    """Return the element caches, the stored rows and the choice of a run with ``autocache()``."""
+    keep = keeping_of(plan, settings, most_bytes, epoch)
+    store = storing_of(plan, settings, epoch)
     choosing = Choosing(plan, settings, epoch, keep, store)
     stored = AutoStoring(choosing, getattr(store, "names", {}))
     return AutoKeeping(keep, choosing), stored, choosing

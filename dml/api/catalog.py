@@ -6,7 +6,6 @@ import dataclasses
 import os
 from collections.abc import Iterator
 from functools import partial
-from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from dml import checks
@@ -46,8 +45,7 @@ def why_miss(a: Dataset, b: Dataset) -> Difference:
     from dml.optimize.explain import name_differences
 
     here, there = describe_pipeline(a, "a", "why_miss"), describe_pipeline(b, "b", "why_miss")
-    found: Difference = name_differences.first_difference(here, there)
-    return found
+    return name_differences.first_difference(here, there)
 
 
 @door
@@ -262,8 +260,7 @@ class Catalog:
         if found.pinned:
             how = f"dml cache pin {whole[:8]} --undo, or unpin({whole[:8]!r}),"
             raise pins.stays(whole, how, self._at)
-        done: bool = janitor.remove(self._kept.place, whole, "evicted by hand")
-        return done
+        return janitor.remove(self._kept.place, whole, "evicted by hand")
 
     @door
     def gc(self, *, grace_s: float = 600.0) -> Swept:
@@ -278,8 +275,7 @@ class Catalog:
             from dml.cache.store import store_speed
 
             store_speed.clear(self.path)
-        done: Swept = janitor.sweep(self._kept.place, ttl_s=grace_s, grace_s=grace_s)
-        return done
+        return janitor.sweep(self._kept.place, ttl_s=grace_s, grace_s=grace_s)
 
     @door
     def verify(self, fingerprint: str | None = None) -> VerifiedEntry:
@@ -293,9 +289,11 @@ class Catalog:
 
         The number of parts is None for a stream, where it is not known in advance.
         """
+        from dml.api.cache_contents import asked_of
+
         node, settings = _written(ds, "ds", verb)
         stations = wiring().optimized(node, settings)
-        asked = _keeping().asked_of(stations.plan, settings)
+        asked = asked_of(stations.plan, settings)
         below, name, of = asked or (stations.normalized, "", None)
         for each in below.walk():
             if each.calls is not None and each.calls.reason:
@@ -309,10 +307,11 @@ class Catalog:
 
     def _reuse(self, ds: Dataset) -> str:
         """Describe the entries of other pipelines that a pipeline could reuse."""
+        from dml.api.cache_contents import reused
+
         node, settings = _written(ds, "ds", "lookup")
         plan = wiring().optimized(node, settings).plan
-        told: str = _keeping().reused(plan, settings, self.path, self.namespace)
-        return told
+        return reused(plan, settings, self.path, self.namespace)
 
     def _whole(self, prefix: str) -> str:
         """Return the fingerprint that begins with ``prefix``. Raise CacheError if not unique."""
@@ -374,14 +373,9 @@ def _store_path(path: object) -> str:
 
 def _usual() -> str:
     """Return the path of the default store, in the user's cache folder."""
-    root: str = _keeping().store_of(Settings()).root
-    return root
+    from dml.api.run_storage import store_of
 
-
-def _keeping() -> ModuleType:
-    from dml.api import run_storage
-
-    return run_storage
+    return store_of(Settings()).root
 
 
 def _is_hex(text: str) -> bool:

@@ -6,10 +6,11 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from dml.api.cache_contents import Cached, cache_contents
 from dml.api.cost_profile import estimates_of, gains_of
 from dml.api.plan_search import explain_arrangement
 from dml.api.resources import RunResources, verifies
-from dml.api.run_storage import Cached, cache_contents, storing_of, without
+from dml.api.run_storage import storing_of, without
 from dml.api.session import arrangement, every_choice, exchange, optimized, written_plan
 from dml.events import Event
 from dml.exec.scheduler.baseline_policies import policy_line
@@ -80,8 +81,7 @@ def cached(plan: Plan, settings: Settings, epoch: int) -> Iterator[tuple[Node, C
         return cache_contents(plan, settings)
     from dml.api import autocache
 
-    found: Iterator[tuple[Node, Cached]] = autocache.decided_contents(plan, settings, epoch)
-    return found
+    return autocache.decided_contents(plan, settings, epoch)
 
 
 def estimated(node: Node, settings: Settings) -> tuple[Estimate, ...]:

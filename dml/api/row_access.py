@@ -151,8 +151,7 @@ class Collecting(Results):
         if not parts:
             from dml.exec.delivery import tables
 
-            none: dict[str, np.ndarray] = tables.nothing(self._node.schema)
-            return none
+            return tables.nothing(self._node.schema)
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     @door

@@ -154,8 +154,7 @@ class Results:
     def to_arrow(self) -> pa.Table:
         """Return all rows as an Arrow table in memory."""
         self._must_end("to_arrow")
-        found: pa.Table = wiring().table(self._node, self._settings.here, self._pinned or 0)
-        return found
+        return wiring().table(self._node, self._settings.here, self._pinned or 0)
 
     @door
     def to_dask(self, kind: str = "delayed") -> Any:

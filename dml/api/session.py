@@ -30,7 +30,6 @@ from dml.api.run_storage import keeping_of, storing_of, tiers_of, without
 from dml.api.run_telemetry import capability_of, collector_of, identified, names_of, parallels_of
 from dml.base.fingerprint import Domain
 from dml.base.host import cores, host_class
-from dml.cache.elements.element_cache import notice
 from dml.data.schema import Schema
 from dml.errors import PlanError
 from dml.events import Event, RunStarted, unsaid
@@ -51,7 +50,15 @@ from dml.exec.streams.stream import Streaming
 from dml.exec.tasks.null_check import refuse_nulls, warn_of_small_groups
 from dml.exec.tasks.replay_check import impure
 from dml.exec.tasks.skipped_rows import Allowance, Later
-from dml.expr.flow import At, Position, Spill
+from dml.expr.flow import (
+    At,
+    NothingKept,
+    NothingStored,
+    Position,
+    Spill,
+    nothing_kept,
+    nothing_stored,
+)
 from dml.expr.node import Node
 from dml.expr.tree_text import tree
 from dml.fleet.collector import Collector, telemetry_root
@@ -64,6 +71,7 @@ from dml.physical.plan import Plan
 from dml.settings import AUTOTUNE, Autoscale, Settings, not_scaled
 
 if TYPE_CHECKING:
+    from dml.api.autocache import Choosing
     from dml.cluster.cluster_run import ClusterRun
     from dml.exec.streams.nested_run import NestedFlow
     from dml.exec.streams.read_ahead import SideBySide
@@ -266,14 +274,7 @@ def _begun(  # noqa: PLR0917 (a run; inside of another also that one)
     *,
     samples: int = 0,
 ) -> Streaming:
-    notice(plan)
-    keep = keeping_of(plan, settings, resources.kept_bytes, epoch)
-    store, choosing = storing_of(plan, settings, epoch), None
-    if plan.decides:
-        from dml.api import autocache
-
-        made = autocache
-        keep, store, choosing = made.chosen_of(plan, settings, keep, store, epoch)
+    keep, store, choosing = _caches_of(plan, settings, resources.kept_bytes, epoch)
     allowance, ledger = Allowance(settings.max_errors), None
     spilling: Callable[[Schema], Spill] = Spilling(settings.spill_dir)
     if within is not None:
@@ -286,6 +287,26 @@ def _begun(  # noqa: PLR0917 (a run; inside of another also that one)
     if choosing is not None:
         choosing.watch(run, resources.workers)
     return run
+
+
+def _caches_of(
+    plan: Plan, settings: Settings, most_bytes: int, epoch: int
+) -> tuple[NothingKept, NothingStored, Choosing | None]:
+    """Return the element caches of a run, its stored rows, and what decides which are used.
+
+    Caches in memory share ``most_bytes``. Warn of caches that were found to store nothing.
+    """
+    if not plan.caches:
+        return nothing_kept, nothing_stored, None
+    from dml.cache.elements.element_cache import notice
+
+    notice(plan)
+    if plan.decides:
+        from dml.api import autocache
+
+        return autocache.chosen_of(plan, settings, most_bytes, epoch)
+    keep = keeping_of(plan, settings, most_bytes, epoch)
+    return keep, storing_of(plan, settings, epoch), None
 
 
 def _watched(run: Streaming, stations: Optimized, settings: Settings) -> Streaming:
@@ -423,8 +444,7 @@ def exchange(plan: Plan, settings: Settings, limit_bytes: int) -> tuple[int, str
         return 0, ""
     from dml.cluster.exchange import exchange_choice
 
-    found: tuple[int, str] = exchange_choice.exchanged(plan, settings, limit_bytes)
-    return found
+    return exchange_choice.exchanged(plan, settings, limit_bytes)
 
 
 def _shared(

@@ -72,8 +72,7 @@ class SummaryVerbs(Results):
             return {}
         node = self._only("describe", *named) if schema.known else self._node
         with closing(self._batches(node)) as rows:
-            found: dict[str, dict[str, Any]] = column_figures.described(rows, node.schema)
-            return found
+            return column_figures.described(rows, node.schema)
 
     @door
     def unique(self, column: str) -> list[Any]:
@@ -85,8 +84,7 @@ class SummaryVerbs(Results):
         """
         from dml.exec.delivery import column_figures
 
-        found: list[Any] = column_figures.listed(self._distinct("unique", column))
-        return found
+        return column_figures.listed(self._distinct("unique", column))
 
     @door
     def value_counts(self, column: str, *, name: str = "count") -> pa.Table:
@@ -100,8 +98,7 @@ class SummaryVerbs(Results):
                 why="a table has a name once",
                 try_='name="n"',
             )
-        found: pa.Table = self._distinct("value_counts", column).table(name)
-        return found
+        return self._distinct("value_counts", column).table(name)
 
     def _figure(self, verb: str, column: str) -> Any:
         self._must_end(verb)
@@ -144,8 +141,7 @@ class SummaryVerbs(Results):
         """Return the number of elements; ``math.inf`` if endless, None if it must be counted."""
         from dml.exec.delivery import known_length
 
-        found: int | float | None = known_length.counted(self._node)
-        return found
+        return known_length.counted(self._node)
 
     def __len__(self) -> int:
         """Return ``cardinality()``. Raise TypeError unless it is a finite number."""
@@ -175,13 +171,11 @@ class SummaryVerbs(Results):
         if each is not None and rows is not None:
             return int(rows) * int(each)
         with closing(self._batches()) as batches:
-            found: int = column_figures.size_of(batches)
-            return found
+            return column_figures.size_of(batches)
 
     @door
     def input_files(self) -> list[str]:
         """Return the paths of the files that the sources read, in reading order; empty if none."""
         from dml.exec.delivery import known_length
 
-        found: list[str] = known_length.files_of(self._node)
-        return found
+        return known_length.files_of(self._node)

@@ -1,14 +1,20 @@
-"""The base class of sources that consist of some read units of another source."""
+"""Sources that consist of some read units of another source, such as its first ones."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dml.data.schema import Schema
+from dml.expr.node import op
 from dml.io.source import Source, Unit
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from dml.data.block import Block
 
 # The properties and methods of ``Source`` that a part passes on to the source it is a part of. The
 # identity and the other digests are those of all its data, not only of the part.
@@ -50,3 +56,33 @@ for _name in PROPERTIES:
     setattr(PartOf, _name, property(attrgetter(f"undivided.{_name}")))
 for _name in METHODS:
     setattr(PartOf, _name, _passed_on(_name))
+
+
+@op
+class Leading(PartOf):
+    """The first ``units`` read units of ``whole``, with unchanged numbers, rows and ids.
+
+    Plans use this source if no later unit is needed; users do not write it. ``row_count`` is that
+    of ``whole``, since orders and positions are those of ``whole``.
+    """
+
+    whole: Source
+    units: int
+
+    @property
+    def undivided(self) -> Source:
+        """The complete source."""
+        return self.whole
+
+    @property
+    def unit_count(self) -> int:
+        """Number of units that are read."""
+        return self.units
+
+    def rows_at(self, index: np.ndarray, columns: tuple[str, ...]) -> Block:
+        """Read rows at any positions of ``whole``."""
+        return self.whole.rows_at(index, columns)
+
+    def title(self) -> str:
+        """Return the title of ``whole``; plans show the truncation."""
+        return self.whole.title()

@@ -8,7 +8,6 @@ pipeline can be reduced to some of its columns.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -160,17 +159,3 @@ def _cut(node: Node, below: Node, needed: frozenset[str] | None) -> Node:
     if isinstance(node, Segment) and len(env := _needed_columns(node, needed)) < len(node.env):
         return node.replace(input=below, env=env)
     return node if below is node.inputs[0] else node.replace(input=below)
-
-
-@dataclasses.dataclass(frozen=True)
-class StoreQuery:
-    """The names under which a store is searched for the rows of an operator, in any process.
-
-    ``names`` has the names of the rows of the source and of every operator above it, up to the
-    last; ``functions`` name the behaviour of these operators' functions. ``above`` names the
-    operators above the highest stored one, independent of their input rows; "" if none is stored.
-    """
-
-    names: tuple[str, ...]
-    functions: tuple[bytes, ...]
-    above: str = ""

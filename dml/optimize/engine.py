@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Protocol
 
 from dml.errors import InternalError
@@ -81,8 +82,6 @@ class Engine:
 
     def __init__(self, rules: Sequence[Rule], trace: RuleTrace) -> None:
         self.rules, self.trace = tuple(rules), trace
-        # the rules that may apply, by the types of a node and of its first input
-        self.by_kind: dict[tuple[type[Node], type[Node] | None], tuple[Rule, ...]] = {}
         # by id of a node: the node, which keeps its id unique, and what it was rewritten to
         self.settled: dict[int, tuple[Node, Node]] = {}
         self.steps = 0
@@ -118,7 +117,8 @@ class Engine:
         return self.settled[id(node)][1]
 
     def _step(self, node: Node) -> Node | None:
-        for rule in self._rules_for(node):
+        kinds = type(node), type(node.inputs[0]) if node.inputs else None
+        for rule in fitting(self.rules, kinds):
             started = self.trace.clock()
             better = rule.rewrite(node)
             if better is not None:
@@ -126,15 +126,6 @@ class Engine:
                 self.trace.note(rule, node, better, started)
                 return better
         return None
-
-    def _rules_for(self, node: Node) -> tuple[Rule, ...]:
-        given = node.inputs
-        kinds = type(node), type(given[0]) if given else None
-        found = self.by_kind.get(kinds)
-        if found is None:
-            found = tuple(rule for rule in self.rules if _fits(rule, *kinds))
-            self.by_kind[kinds] = found
-        return found
 
     def _hold(self, rule: Rule, before: Node, after: Node) -> None:
         """Check that a rewriting keeps the schema and that rewriting ends; tests check the rows."""
@@ -149,6 +140,18 @@ class Engine:
             raise InternalError(f"rule {rule.name} does not settle", at=before.label())
 
 
-def _fits(rule: Rule, kind: type[Node], below: type[Node] | None) -> bool:
-    fits = issubclass(kind, rule.kinds)
-    return fits and (not rule.over or (below is not None and issubclass(below, rule.over)))
+@lru_cache(maxsize=4096)
+def fitting(
+    rules: tuple[Rule, ...], kinds: tuple[type[Node], type[Node] | None]
+) -> tuple[Rule, ...]:
+    """Return those of ``rules`` that may rewrite a node whose class, and that below, are ``kinds``.
+
+    The class below is that of the first input; it is None for a source.
+    """
+    kind, below = kinds
+    return tuple(
+        rule
+        for rule in rules
+        if issubclass(kind, rule.kinds)
+        and (not rule.over or (below is not None and issubclass(below, rule.over)))
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from types import ModuleType
@@ -16,7 +17,6 @@ from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.io.source import Source
 from dml.ops.cache.cache import on_disk
-from dml.ops.relation import StoreQuery
 from dml.ops.row.segment import Segment
 from dml.optimize.rules import constants
 from dml.physical.plan import Plan
@@ -111,6 +111,20 @@ def stored_name(below: Node, seed: int) -> str:
     drawn = any(map(draws_by_default, below.walk()))
     name = _chained(below, Domain.RESULT, {}, identified=False)
     return _stored(name, sources, now, below.chain(), [seed] if drawn else [])
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreQuery:
+    """The names under which a store is searched for the rows of an operator, in any process.
+
+    ``names`` has the names of the rows of the source and of every operator above it, up to the
+    last; ``functions`` name the behaviour of these operators' functions. ``above`` names the
+    operators above the highest stored one, independent of their input rows; "" if none is stored.
+    """
+
+    names: tuple[str, ...]
+    functions: tuple[bytes, ...]
+    above: str = ""
 
 
 def asked_names(below: Node, seed: int) -> StoreQuery:

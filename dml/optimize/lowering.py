@@ -9,7 +9,7 @@ from itertools import groupby
 from dml.errors import InternalError
 from dml.expr.facts import Needs
 from dml.expr.node import Node
-from dml.io.leading_units import Leading
+from dml.io.partial_source import Leading
 from dml.io.source import Source
 from dml.ops.row.segment import Segment
 from dml.optimize.engine import RuleTrace

@@ -162,6 +162,8 @@ def normalize(root: Node, trace: RuleTrace, without: frozenset[str] = NONE) -> N
 
 def anywhere(root: Node) -> Node:
     """Return the pipeline without resource requests; ``root`` itself if it has none."""
+    if all(node.needs == Needs() for node in root.walk()):
+        return root
     below, *rest = root.chain()
     for node in rest:
         below = _anywhere(node, below)

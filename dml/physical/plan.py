@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 
 from dml.data.schema import Schema
 from dml.expr.columns.value import Value
-from dml.expr.facts import Needs
+from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node
 from dml.io.source import Source, Unit
 
@@ -98,6 +98,12 @@ class Plan:
     def has_orders(self) -> bool:
         """True if some filter has several orders whose costs may differ."""
         return any(node.has_orders for each in self.all for node in each.on_blocks)
+
+    @property
+    def caches(self) -> bool:
+        """True if an operator caches its input."""
+        cached = (Rows.KEPT, Rows.STORED)
+        return any(node.rows in cached for each in self.all for node in each.operators)
 
     @property
     def decides(self) -> bool:

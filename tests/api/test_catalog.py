@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import dml
 from dml import col
-from dml.api import run_storage, session
+from dml.api import cache_contents, run_storage, session
 from dml.api.catalog import Catalog, describe_pipeline
 from dml.cache.parts.parts import PartFilling, PartStore
 from dml.cache.store import layout
@@ -45,7 +45,7 @@ def kept(
 def described(root: Path, ds: dml.Dataset, parts: int = 2, of: int = 2) -> str:
     """Keep an entry for a pipeline that stores, which says what it is."""
     plan = session.optimized(ds._node, ds._settings).plan
-    asked = run_storage.asked_of(plan, ds._settings)
+    asked = cache_contents.asked_of(plan, ds._settings)
     assert asked is not None
     about, name = (
         run_storage.describe_rows(plan.operators[-1], "atoms", of, seed=ds._settings.seed),

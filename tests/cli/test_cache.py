@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dml.api import run_storage, session
+from dml.api import cache_contents, session
 from dml.cache.parts.parts import PartStore
 from dml.cache.store import layout
 from dml.cache.store.disk import Disk
@@ -16,7 +16,7 @@ from dml.settings import Settings
 from tests.api.test_catalog import NAMES, base, described, kept
 
 NAME = (
-    run_storage.asked_of(session.optimized(base()._node, Settings()).plan, Settings())
+    cache_contents.asked_of(session.optimized(base()._node, Settings()).plan, Settings())
     or ("", "", None)
 )[1]
 PIPELINE = """

@@ -15,7 +15,7 @@ from dml.expr.columns import computation
 from dml.expr.columns.value import col
 from dml.expr.facts import Rows
 from dml.expr.node import Node
-from dml.io.leading_units import Leading
+from dml.io.partial_source import Leading
 from dml.kernels.rows.random import row_key
 from dml.ops.batch.batch import Batch
 from dml.ops.cache.cache import Cache

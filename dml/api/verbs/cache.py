@@ -6,7 +6,6 @@ import os
 import sys
 from contextlib import closing
 from functools import partial
-from types import ModuleType
 from typing import TYPE_CHECKING, Self
 
 from dml import checks
@@ -16,7 +15,7 @@ from dml.base.user_line import door, users_line
 from dml.errors import PlanError
 
 if TYPE_CHECKING:
-    from dml.api.run_storage import CacheStatus
+    from dml.api.cache_contents import CacheStatus
 
 
 class CacheVerbs(StepVerbs):
@@ -125,13 +124,14 @@ class CacheVerbs(StepVerbs):
         before anything is computed. On a cluster whose machines have cache folders of their own,
         missing rows are not detected.
         """
+        from dml.api.cache_contents import must_hold, must_keep
         from dml.exec.delivery import tables
 
         self._must_end("materialize")
         cached = self._stored("")
         node = cached._node  # noqa: SLF001 - a handle of this class
         plan = wiring().optimized(node, self._settings).plan
-        _keeping().must_keep(plan, self._settings)
+        must_keep(plan, self._settings)
         epoch = self._pinned or 0
         run, _ = self._streamed(node, epoch)
         with closing(tables.record_batches(run, epoch)) as batches:
@@ -139,7 +139,7 @@ class CacheVerbs(StepVerbs):
                 pass
         losses = [each.losses.by_operator.values() for each in run.running.all]
         lost = sum(loss.rows for each in losses for loss in each)
-        _keeping().must_hold(plan, self._settings, lost)
+        must_hold(plan, self._settings, lost)
         return cached
 
     @door
@@ -148,12 +148,11 @@ class CacheVerbs(StepVerbs):
 
         For each ``autocache()``, include the decision of the next iteration, and the reason.
         """
-        from dml.api import explanation
+        from dml.api.cache_contents import CacheStatus
+        from dml.api.explanation import cached
 
         plan = wiring().optimized(self._node, self._settings).plan
-        found = explanation.cached(plan, self._settings, self._coming)
-        status: CacheStatus = _keeping().CacheStatus(each for _, each in found)
-        return status
+        return CacheStatus(each for _, each in cached(plan, self._settings, self._coming))
 
     @door
     def clear_cache(self) -> None:
@@ -165,10 +164,11 @@ class CacheVerbs(StepVerbs):
         anything, if an entry is pinned. Raise it also if a store cannot be written to; the entries
         in this process are then removed.
         """
+        from dml.api.cache_contents import clearing
         from dml.cache.elements import element_cache
 
         plan = wiring().optimized(self._node, self._settings).plan
-        removals = _keeping().clearing(plan, self._settings)
+        removals = clearing(plan, self._settings)
         element_cache.forget(self._node)
         if "dml.ranks.driver.driver_handle" in sys.modules:  # caches in a driver process
             from dml.ranks.driver import driver_handle
@@ -176,9 +176,3 @@ class CacheVerbs(StepVerbs):
             driver_handle.forget(self._node)
         for remove in removals:
             remove()
-
-
-def _keeping() -> ModuleType:
-    from dml.api import run_storage
-
-    return run_storage

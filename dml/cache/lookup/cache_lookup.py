@@ -21,7 +21,8 @@ from dml.exec.tasks.unit_input import Running
 from dml.expr.node import Node
 from dml.io.source import Unit
 from dml.ops.implication import Conjunct, Derivation, made_of
-from dml.ops.relation import Columns, Naming, Relation, StoreQuery, relations
+from dml.ops.relation import Columns, Naming, Relation, relations
+from dml.optimize.fingerprints import StoreQuery
 
 # Look-ups in the index stay valid for LOOKED_S seconds, plus LOOKED times their own duration.
 LOOKED_S, LOOKED = 1.0, 20

@@ -16,7 +16,7 @@ from dml.io.source import Unit
 if TYPE_CHECKING:
     from dml.cache.parts.parts import PartStore
     from dml.cache.store.open_stores import Where
-    from dml.ops.relation import StoreQuery
+    from dml.optimize.fingerprints import StoreQuery
 
 
 @dataclasses.dataclass(frozen=True)

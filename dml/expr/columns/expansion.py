@@ -14,8 +14,7 @@ from dml.errors import PlanError, SchemaError
 from dml.expr.columns.column import Column, wrap
 from dml.expr.columns.operators import Aliased
 from dml.expr.columns.value import Value, bottom_up, col, value_text, walk
-from dml.kernels.functions.function import is_text
-from dml.kernels.functions.lists import LIST
+from dml.kernels.functions.function import is_plain_list, is_text
 
 Named = tuple[str, Value]
 
@@ -24,7 +23,7 @@ HOLDS: dict[str, Callable[[pa.DataType], bool]] = {
     "integer": lambda kind: bool(pa.types.is_integer(kind)),
     "floating": lambda kind: kind in CODES and bool(pa.types.is_floating(kind)),
     "text": is_text,
-    "list": LIST.holds,
+    "list": is_plain_list,
     "tensor": lambda kind: bool(shape_of(kind)),
     "time": lambda kind: bool(pa.types.is_temporal(kind)),
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dml.base.arrow_types import is_list
 from dml.kernels.vec import CastFailure
 
 Params = tuple[Any, ...]
@@ -86,6 +87,11 @@ def listed(given: pa.DataType, _params: Params) -> pa.DataType:
 def is_text(kind: pa.DataType) -> bool:
     """Return True for text, with offsets of 32 or 64 bits."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def is_plain_list(kind: pa.DataType) -> bool:
+    """Return True for a list, unless its elements are tensors."""
+    return is_list(kind) and not isinstance(kind.value_type, pa.ExtensionType)
 
 
 def is_bytes(kind: pa.DataType) -> bool:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dml.base.arrow_types import is_list
 from dml.kernels.arrow_ops import compute
 from dml.kernels.functions.function import (
     Arrays,
@@ -19,18 +18,15 @@ from dml.kernels.functions.function import (
     Params,
     always,
     is_bytes,
+    is_plain_list,
     is_text,
     of_one,
 )
 from dml.kernels.vec import Vec, from_arrow, validity
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return is_list(kind) and not isinstance(kind.value_type, pa.ExtensionType)
-
-
 def _of(holds: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
-    return lambda kind: _is_list(kind) and holds(kind.value_type)
+    return lambda kind: is_plain_list(kind) and holds(kind.value_type)
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -44,7 +40,7 @@ def _is_plain(kind: pa.DataType) -> bool:
     )
 
 
-LIST = Kinds("a list", _is_list)
+LIST = Kinds("a list", is_plain_list)
 NUMBERS = Kinds("a list of numbers", _of(_is_number))
 TEXTS = Kinds("a list of text", _of(is_text))
 PLAIN = Kinds("a list of numbers, booleans, text, bytes or times", _of(_is_plain))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from dml.expr.facts import Rows
 from dml.expr.node import Node
-from dml.io.leading_units import Leading
+from dml.io.partial_source import Leading
 from dml.ops.row.lifted import LiftedNode
 from dml.ops.row.lifted_chain import LiftedChain
 from dml.ops.row.tiers import tier

@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from dml.expr.facts import Rows
 from dml.expr.node import Node
-from dml.io.leading_units import Leading
+from dml.io.partial_source import Leading
 from dml.io.source import Source
 from dml.ops.cache.stored import settled_epochs
 from dml.ops.row.segment import Segment

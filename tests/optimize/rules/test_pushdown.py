@@ -13,7 +13,7 @@ import pytest
 import dml
 from dml import col, lit
 from dml.errors import UDFError
-from dml.io.leading_units import Leading
+from dml.io.partial_source import Leading
 from dml.io.source import Source
 from dml.ops.row.segment import Segment
 from dml.ops.slice.seek import Seek
