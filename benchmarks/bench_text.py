@@ -1,28 +1,40 @@
-"""This file measures functions of text: cleaning and tokenising lines of source code.
+"""This file measures text: cleaning and tokenising lines of source code, and batches by length.
 
     python benchmarks/bench_text.py
 
 Processor time, the best of some runs that take turns; lines are those of Python's own library. The
 first case is what training on bytes does: lower case, white space made single, stripped, the first
 512 bytes as int32. The functions one after the other are pyarrow's, as dml ran them before chains.
+
+The second table has whole pipelines: sentences of a Parquet file become tokens, in padded batches
+of similar length. They run with lists copied once, from the blocks where they are into the padded
+array, and with rows first joined to a block for each batch; the two take turns in one process. The
+times of both without the tokens' own are those of grouping and padding alone.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
+import statistics
 import sysconfig
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+import dml
 from dml import col, element
 from dml.data.schema import Schema
+from dml.data.stream_hash import stream_hash
+from dml.exec.delivery import prefetch
+from dml.expr.batch_run import ScatteredBatch
 from dml.expr.columns.column import Column
 from dml.expr.columns.typing import lower
 from dml.kernels import interpreter
@@ -30,10 +42,14 @@ from dml.kernels.compiled.fused_program import Fused
 from dml.kernels.compiled.tier_choice import KernelTiers
 from dml.kernels.functions.table import functions
 from dml.kernels.program import CHAIN, Program
+from dml.udfs.calling.batch_arrays import BatchConversion
 
 LINES, BLOCK, RUNS = 400_000, 1 << 16, 5
 SPACE = r"[ \t\n\r\v\f]+"
 WANTED = 8.0
+SENTENCES, WORDS, PAIRS = 200_000, 5000, 5
+BOUNDS, SIZES = (8, 16, 24, 32, 48, 64, 96), (512, 256, 256, 128, 128, 64, 64, 32)
+IDS = {f"w{i}": i + 2 for i in range(WORDS)}
 
 Way = Callable[[], list[Any]]
 
@@ -120,8 +136,76 @@ def measured(case: Case, text: pa.Array, tiers: KernelTiers) -> dict[str, float]
     return {name: 1e9 * spent / text.nbytes for name, spent in best.items()}
 
 
+def write_sentences(folder: Path) -> None:
+    """Write sentences of words from a long-tailed vocabulary; some are much longer than others."""
+    draw = np.random.default_rng(0)
+    counts = draw.lognormal(3.0, 0.6, SENTENCES).round().clip(1, 200).astype(int)
+    words = np.array([f"W{i}" for i in range(WORDS)])[
+        draw.zipf(1.3, counts.sum()).clip(1, WORDS) - 1
+    ]
+    ends = counts.cumsum()
+    found = [" ".join(words[end - n : end]) for n, end in zip(counts, ends, strict=True)]
+    pq.write_table(pa.table({"text": found}), folder / "text.parquet", row_group_size=20_000)
+
+
+def looked_up(row: dict[str, Any]) -> dict[str, Any]:
+    """The number of each word, by a function of rows."""
+    return {"tokens": [IDS.get(word, 1) for word in row["text"].lower().split()]}
+
+
+def sentences(folder: Path) -> dict[str, tuple[dml.Dataset, int]]:
+    """Pipelines to tokens, and how many tokens stand for a word."""
+    text, ds = col("text").str.to_lowercase(), dml.read_parquet(str(folder / "text.parquet"))
+    words = text.str.split(" ").list.eval(element().hash(30_000))
+    return {
+        "bytes": (ds.with_columns(tokens=text.str.tokenize_bytes()).select("tokens"), 4),
+        "hashed words": (ds.with_columns(tokens=words).select("tokens"), 1),
+        "function of rows": (ds.map(looked_up), 1),
+    }
+
+
+def joined_first(batch: ScatteredBatch, made: BatchConversion) -> tuple[dict[str, Any], int]:
+    """The arrays of a batch whose rows are first joined to a block."""
+    block = batch.block()
+    return made(block), block.nbytes
+
+
+def spent_s(ds: dml.Dataset) -> float:
+    """Processor seconds of one epoch."""
+    started = time.process_time()
+    for _ in ds:
+        pass
+    return time.process_time() - started
+
+
+def by_length(folder: Path) -> None:
+    """Print the table of batches by length: medians of pairs of runs that take turns."""
+    print("\n| processor s | tokens alone | joined first | copied once | of all | of batches |")
+    print("|---" * 6 + "|")
+    unfused = mock.patch.object(prefetch, "gathered_arrays", joined_first)
+    for name, (written, each) in sentences(folder).items():
+        tokens = written.with_options(telemetry_dir="off", num_workers=1).epoch(0)
+        ds = tokens.bucket_by_length("tokens", [each * bound for bound in BOUNDS], SIZES)
+        with unfused:
+            expected = stream_hash(ds)
+        assert stream_hash(ds) == expected
+        found = list[tuple[float, float, float]]()
+        for _ in range(PAIRS):
+            with unfused:
+                before = spent_s(ds)
+            started = time.process_time()
+            tokens.to_arrow()
+            alone = time.process_time() - started
+            found.append((alone, before, spent_s(ds)))
+        alone, before, after = (statistics.median(each) for each in zip(*found, strict=True))
+        of_all = statistics.median(pair[1] / pair[2] for pair in found)
+        shown = [f"{value:.3f}" for value in (alone, before, after)]
+        batches = (before - alone) / (after - alone)
+        print(f"| {name} | {' | '.join(shown)} | {of_all:.2f}x | {batches:.1f}x |", flush=True)
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     text = lines()
     columns = ["a line at a time", "one by one", "dml, NumPy", "dml, compiled"]
     print(f"{len(text):,} lines, {text.nbytes:,} bytes\n")
@@ -136,6 +220,9 @@ def main() -> None:
             )
             print(f"| {case.name} | {' | '.join(shown)} | {times:.1f}x |", flush=True)
     print(f"\nwanted of the first: {WANTED:g}x")
+    with tempfile.TemporaryDirectory() as folder:
+        write_sentences(Path(folder))
+        by_length(Path(folder))
 
 
 if __name__ == "__main__":

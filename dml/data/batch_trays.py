@@ -22,7 +22,7 @@ import numpy as np
 from dml.base.fork_guard import COPY, end_copy
 from dml.data import buffer_ownership
 from dml.data.block import Block
-from dml.data.escape_analysis import PLAIN, owned, owned_row
+from dml.data.escape_analysis import PLAIN, lists_owned, owned, owned_row
 from dml.data.schema import Schema
 from dml.kernels.rows.ids import RowIds
 from dml.kernels.vec import Vec
@@ -207,8 +207,9 @@ class CopiedRows(list[Any]):
         if COPY[0]:
             end_copy()
         sole = sys.getrefcount(row) <= _COUNTED[0]
-        if sole and type(row) is dict and PLAIN.issuperset(map(type, row.values())):
-            return _APPEND(self, row)  # the usual case, in a few hundred nanoseconds
+        own = sole and type(row) is dict  # the usual case, in a few hundred nanoseconds
+        if own and (PLAIN.issuperset(map(type, row.values())) or lists_owned(row)):
+            return _APPEND(self, row)
         return _APPEND(self, owned_row(row, sole=sole))
 
 

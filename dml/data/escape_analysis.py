@@ -178,6 +178,21 @@ def owned_row(row: Any, *, sole: bool = False) -> Any:
         return row
 
 
+def lists_owned(row: dict[str, Any]) -> bool:
+    """Replace lists of plain values in ``row`` by copies; return False if other values must be too.
+
+    Only the caller has ``row``. Copying a list of tokens takes less time than finding out whether
+    something else refers to it.
+    """
+    for name, value in row.items():
+        if type(value) in PLAIN:
+            continue
+        if type(value) is not list or not PLAIN.issuperset(map(type, value)):
+            return False
+        row[name] = value.copy()
+    return True
+
+
 def _owned_items(row: Any, *, sole: bool) -> Any:
     if PLAIN.issuperset(map(type, row.values())):
         return row if sole and type(row) is dict else dict(row)

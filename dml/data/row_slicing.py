@@ -222,6 +222,8 @@ def _weighed(column: list[Any]) -> int:
     kinds = frozenset(map(type, column))
     if kinds <= PLAIN:
         return PLAIN_BYTES * len(column)
+    if kinds == {list} and PLAIN.issuperset(type(value[0]) for value in column if value):
+        return PLAIN_BYTES * sum(map(len, column))
     return sum(map(len if kinds in LENGTHS else held_bytes, column))
 
 

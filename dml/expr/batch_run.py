@@ -1,11 +1,13 @@
-"""A batch run is several consecutive batches in one block, which a flow returns together."""
+"""Batches that a flow returns in other forms than one block each, so that rows are copied once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from dml.data.block import Block
+import numpy as np
+
+from dml.data.block import Block, concat
 from dml.expr.flow import Position
 
 Between: TypeAlias = Callable[[int], Position]
@@ -24,6 +26,33 @@ class BatchRun(NamedTuple):
     block: Block
     n: int
     between: Between
+
+
+class ScatteredBatch(NamedTuple):
+    """One batch whose rows are still in the blocks of ``parts``, in order.
+
+    A part is a block and the indices of its rows in the batch; None stands for all its rows.
+    """
+
+    parts: tuple[tuple[Block, np.ndarray | None], ...]
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return sum(block.n if index is None else len(index) for block, index in self.parts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the batch as one block, which is made to find out."""
+        return self.block().nbytes
+
+    def select(self, names: Sequence[str]) -> ScatteredBatch:
+        """Return the columns ``names``, in that order, without a copy."""
+        return ScatteredBatch(tuple((block.select(names), index) for block, index in self.parts))
+
+    def block(self) -> Block:
+        """Return the batch as one block."""
+        return concat([b if index is None else b.take(index) for b, index in self.parts])
 
 
 class SliceableFlow(Protocol):

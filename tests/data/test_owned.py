@@ -5,6 +5,7 @@ Functions reuse one buffer for all rows: an array, a view, a list, a dict, or a 
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict, UserDict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 import dml
 from dml.api.dataset import Dataset
+from dml.data.batch_trays import CopiedRows
 from dml.data.escape_analysis import owned_row
 from tests.expr.checks import QUIET
 
@@ -261,3 +263,13 @@ def test_a_dict_that_an_iterator_fills_again_while_types_are_looked_up() -> None
 
     got = [(row["x"], row["y"]) for row in dml.from_iterable(rows()).with_options(**QUIET)]
     assert got == [(number or None, [number]) for number in range(6)]
+
+
+@pytest.mark.parametrize("value", [[1, None], ["a"], [[1], [2]], [np.zeros(2)], []])
+def test_a_list_that_a_function_fills_again(value: list[Any]) -> None:
+    rows, kept = CopiedRows(), copy.deepcopy(value)
+    for _ in range(2):
+        rows.append({"l": value, "n": 1})
+        value.append(3)
+    assert [len(row["l"]) for row in rows] == [len(kept), len(kept) + 1]
+    assert all(row["l"] is not value and row["n"] == 1 for row in rows)

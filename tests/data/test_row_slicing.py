@@ -128,6 +128,8 @@ def test_values_are_weighed_however_deep_they_lie() -> None:
     assert weighed([{"a": "xx", "b": b"yyy"}] * 3) == 15
     assert weighed([{"a": np.zeros(4)}]) == 32
     assert weighed([{"a": ["xx", {"b": b"yyy"}]}]) == 5
+    assert weighed([{"a": [1, 2]}, {"a": []}]) == 32
+    assert weighed([{"a": [1.5, None]}, {"a": ["xx"]}]) == 34
     assert weighed([{"a": "xx"}, {"b": 1}, None]) > 0, "what others complain of has some weight"
     assert weighed([]) == 0
 

@@ -11,7 +11,7 @@ from dml.base.thread_seconds import thread_seconds
 from dml.data.block import Block
 from dml.events import Tally
 from dml.exec.memory.memory_meter import anonymous_bytes, give_back
-from dml.expr.batch_run import BatchRun, Between, Fits
+from dml.expr.batch_run import BatchRun, Between, Fits, ScatteredBatch
 from dml.expr.flow import UNBOUNDED, Flow, GatherQuota, Position
 
 # Seconds of wall time for which a thread's CPU time is estimated before it is measured again.
@@ -138,6 +138,7 @@ class Metered:
         self.inside: Callable[[Position, int], Between] | None = getattr(
             flow, "inside", None
         )  # positions inside the last block
+        self.scatters = hasattr(flow, "pull_scattered")
 
     def pull(self, most: int) -> Block | None:
         """Return what ``pull`` of the flow returns, and count it."""
@@ -165,6 +166,16 @@ class Metered:
             cell.rows += rows
         return run
 
+    def pull_scattered(self) -> ScatteredBatch | None:
+        """Return the next batch as its rows lie; None if exhausted. The flow must ``scatter``."""
+        started = perf_counter()
+        cpu_s = self.processor.at(started)
+        found: ScatteredBatch | None = self.flow.pull_scattered()  # type: ignore[attr-defined]
+        self._spent(started, cpu_s)
+        if found is not None:
+            self._passed(found)
+        return found
+
     def pull_piece(self, room: GatherQuota) -> list[Block] | None:
         """Return the blocks of the next unit; None if exhausted. The flow must have this method."""
         started = perf_counter()
@@ -182,14 +193,14 @@ class Metered:
         self.cell.cpu_s += self.processor.at(now) - cpu_s
         self.meter.seen(now)
 
-    def _passed(self, block: Block) -> None:
+    def _passed(self, found: Block | ScatteredBatch) -> None:
         """Count a block, and the bytes of every 32nd block."""
-        cell = self.cell
+        cell, rows = self.cell, found.n
         if not cell.blocks % WEIGHED:
-            cell.weighed_bytes += block.nbytes
-            cell.weighed_rows += block.ids.count
+            cell.weighed_bytes += found.nbytes
+            cell.weighed_rows += rows
         cell.blocks += 1
-        cell.rows += block.ids.count
+        cell.rows += rows
 
     def position(self) -> Position:
         """Return the position of the flow."""

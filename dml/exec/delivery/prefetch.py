@@ -36,6 +36,7 @@ from dml.udfs.calling.batch_arrays import (
     arrays_of,
     batch_of,
     batches_of,
+    gathered_arrays,
     own_arrays_of,
     separable,
 )
@@ -180,6 +181,7 @@ class BatchMaker:
         free = streaming.choices.free
         self.flow = streaming.flow(epoch, position, finishing=finishing, free=free)
         self.pull_run = getattr(self.flow, "pull_run", None) if finishing and runs else None
+        self.scatters: bool = getattr(self.flow, "scatters", False)
         made: BatchConversion = batch_of if finishing else arrays_of
         self.arrays_of: Callable[[Block], Element] = made
         self.fits: Fits = separable
@@ -194,6 +196,8 @@ class BatchMaker:
 
     def make(self) -> ElementChunk | None:
         """Return a chunk with the next batch or batches; None if exhausted."""
+        if self.scatters:
+            return self._gathered()
         with ForkGuard():
             run = None if self.pull_run is None else self.pull_run(self.fits)
             block = self.flow.pull(1) if run is None else None
@@ -209,6 +213,18 @@ class BatchMaker:
             self.schema, self.row_bytes = block.schema, row_bytes(block.schema)
         nbytes = block.nbytes if self.row_bytes is None else rows * self.row_bytes
         return ElementChunk([arrays], rows=rows, nbytes=nbytes, base=self.flow.position())
+
+    def _gathered(self) -> ElementChunk | None:
+        """Return a chunk with the next batch, whose lists are copied once, into its arrays.
+
+        The flow must have batches that are still scattered over blocks.
+        """
+        with ForkGuard():
+            batch = self.flow.pull_scattered()  # type: ignore[attr-defined]
+        if batch is None:
+            return None
+        arrays, nbytes = gathered_arrays(batch, self.arrays_of)
+        return ElementChunk([arrays], rows=batch.n, nbytes=nbytes, base=self.flow.position())
 
     def close(self) -> None:
         """Close the flow."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from dml.data.block import Block, concat
 from dml.errors import DmlError
+from dml.expr.batch_run import ScatteredBatch
 from dml.expr.flow import CHUNK, GATHERED, GatherQuota
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class KeyedBatches:
         self.left: list[tuple[Key, np.ndarray]] = []
         self.seen = self.given = 0  # rows of the block: up to the last batch, and in batches
         self.error: DmlError | None = None
-        self.rest: Iterator[Block] | None = None
+        self.rest: Iterator[ScatteredBatch] | None = None
         self.rests: int = start["rest"]
         self._again(start["since"])
 
@@ -138,6 +139,11 @@ class KeyedBatches:
     def pull(self, most: int) -> Block | None:
         """Return the next batch; None at the end."""
         del most  # a pull returns one element
+        found = self.pull_scattered()
+        return None if found is None else found.block()
+
+    def pull_scattered(self) -> ScatteredBatch | None:
+        """Return the next batch without copying its rows; None at the end."""
         while self.rest is None:
             batch = self._full()
             if batch is not None:
@@ -183,14 +189,14 @@ class KeyedBatches:
                 self.left.append((key, index[start:]))
         self.turns = deque(sorted(turns, key=lambda turn: turn.row))
 
-    def _full(self) -> Block | None:
+    def _full(self) -> ScatteredBatch | None:
         """Return the next batch that the current block fills; None if there are no more."""
         if not self.turns or self.block is None:
             return None
         turn = self.turns.popleft()
         self.seen, self.given = turn.row + 1, self.given + len(turn.rows)
-        parts = self._take_group(turn.key)
-        return concat([*parts, self.block.take(turn.rows)])
+        parts = ((block, None) for block in self._take_group(turn.key))
+        return ScatteredBatch((*parts, (self.block, turn.rows)))
 
     def _take_group(self, key: Key) -> list[Block]:
         """Remove and return the buffered rows of ``key``."""
@@ -220,13 +226,13 @@ class KeyedBatches:
             self.origins[self.origin.row] = self.origin
         self.left = []
 
-    def _rests(self, skip: int) -> Iterator[Block]:
+    def _rests(self, skip: int) -> Iterator[ScatteredBatch]:
         """Yield the batches that never became full, without the first ``skip`` of them."""
         keys = [] if self.node.drop_last else sorted(self.groups, key=_placed)
         self.rests = skip
         for key in keys[skip:]:
             self.rests += 1
-            yield concat(self.groups[key].blocks)
+            yield ScatteredBatch(tuple((block, None) for block in self.groups[key].blocks))
 
     def _counts(self) -> list[list[Any]] | None:
         return saved_counts(self.groups, (group.rows for group in self.groups.values()))

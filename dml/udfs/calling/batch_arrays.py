@@ -9,9 +9,9 @@ have the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from dml.data.list_marks import Mark, Padded, lengths_of
 from dml.data.open_tensors import OpenTensor, arrays_in, stacked_in
 from dml.data.schema import code_of, short
 from dml.errors import NullValueError
+from dml.expr.batch_run import ScatteredBatch
 from dml.expr.user_call import blamed
 from dml.kernels.vec import Vec
 
@@ -248,8 +249,107 @@ def _list_arrays(lists: pa.Array, block: Block, name: str) -> dict[str, np.ndarr
     width = mark.params["width"]
     width = int(lengths.max(initial=0)) if width is None else width
     array = np.full((len(lists), width), mark.params["fill"], dtype=code)
-    array[np.arange(width) < lengths[:, None]] = values
+    array[np.arange(width, dtype=np.int32) < lengths.astype(np.int32)[:, None]] = values
     return {name: _floats(Vec(array, ~absent)) if code[0] == "f" else array}
+
+
+class _ListRows(NamedTuple):
+    """Lists of numbers: row i has ``lengths[i]`` elements of ``flat``, from ``starts[i]`` on."""
+
+    flat: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+
+
+def gathered_arrays(
+    batch: ScatteredBatch, made: Callable[[Block], dict[str, np.ndarray]]
+) -> tuple[dict[str, np.ndarray], int]:
+    """Return the columns of ``batch`` as arrays, as ``made`` of its block does, and their bytes.
+
+    Lists that are padded are copied once, from the blocks where they are into the padded array.
+    """
+    schema = batch.parts[0][0].schema
+    lists = {name: rows for name in schema if (rows := _list_rows(batch, name)) is not None}
+    others = [name for name in schema if name not in lists]
+    block = (batch.select(others) if lists else batch).block() if others else None
+    arrays, nbytes = ({}, 0) if block is None else (made(block), block.nbytes)
+    for name, rows in lists.items():
+        arrays[name], list_bytes = _gathered_lists(rows, schema[name])
+        nbytes += list_bytes
+    places = {name: place for place, name in enumerate(schema)}
+    names = sorted(arrays, key=lambda n: places.get(n, places.get(n.removesuffix("_offsets"), 0)))
+    return {name: arrays[name] for name in names}, nbytes
+
+
+def _gathered_lists(rows: Sequence[_ListRows], mark: Padded) -> tuple[np.ndarray, int]:
+    """Return lists as a padded array, and their bytes as lists in one block."""
+    width = mark.params["width"]
+    if width is None:
+        width = max(int(part.lengths.max(initial=0)) for part in rows)
+    array = _padded_array(rows, width, mark.params["fill"])
+    elements = sum(int(part.lengths.sum()) for part in rows)
+    nbytes = elements * array.itemsize + 4 * (len(array) + 1)
+    return _one_nan(array), nbytes
+
+
+def _list_rows(batch: ScatteredBatch, name: str) -> list[_ListRows] | None:
+    """Return where the lists of column ``name`` are; None unless they are numbers without nulls.
+
+    Booleans, which are stored as bits, are not found either, nor columns that are not padded.
+    """
+    found = list[_ListRows]()
+    for block, index in batch.parts:
+        mark, lists = block.schema[name], block[name]
+        if isinstance(lists, Vec) or not isinstance(mark, Padded):
+            return None
+        if not pa.types.is_list(lists.type) or lists.null_count or lists.values.null_count:
+            return None
+        if pa.types.is_boolean(lists.type.value_type):
+            return None
+        offsets = lists.offsets.to_numpy()
+        starts, ends = offsets[:-1], offsets[1:]
+        if index is not None:
+            starts, ends = starts[index], ends[index]
+        found.append(_ListRows(lists.values.to_numpy(), starts, ends - starts))
+    return found
+
+
+def _padded_array(rows: Sequence[_ListRows], width: int, fill: float) -> np.ndarray:
+    """Return lists as an array (n, ``width``), padded with ``fill``."""
+    parts = [_windows(part.flat, part.starts, width) for part in rows]
+    lengths = [part.lengths for part in rows]
+    out = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    each = lengths[0] if len(parts) == 1 else np.concatenate(lengths)
+    least = int(each.min(initial=width))
+    if least < width:
+        places = np.arange(least, width, dtype=each.dtype)
+        np.copyto(out[:, least:], fill, where=places >= each[:, None])
+    return out
+
+
+def _windows(flat: np.ndarray, starts: np.ndarray, width: int) -> np.ndarray:
+    """Return (n, ``width``) a copy of ``width`` elements of ``flat`` from each of ``starts`` on.
+
+    Elements beyond the end are 0. Rows of one width are copied much faster than single elements;
+    the caller overwrites what is behind a shorter list (benchmarks/results/text.md).
+    """
+    last = len(flat) - width
+    late = starts > last
+    if not late.any():
+        whole: np.ndarray = _all_windows(flat, width)[starts]
+        return whole
+    out = np.empty((len(starts), width), flat.dtype)
+    out[~late] = _all_windows(flat, width)[starts[~late]]
+    end = flat[max(0, last) :]
+    end = np.concatenate([end, np.zeros(width, flat.dtype)])
+    out[late] = _all_windows(end, width)[starts[late] - max(0, last)]
+    return out
+
+
+def _all_windows(flat: np.ndarray, width: int) -> np.ndarray:
+    """Return a view (len - width + 1, width) of every run of ``width`` elements of ``flat``."""
+    shape, step = (max(0, len(flat) - width + 1), width), flat.itemsize
+    return np.ndarray(shape, flat.dtype, np.ascontiguousarray(flat), strides=(step, step))
 
 
 def _flat(lists: pa.Array, code: str) -> np.ndarray | None:

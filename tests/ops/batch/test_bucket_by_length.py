@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import dml
 from dml import col
+from dml.data.block import Block
 from dml.errors import MemoryContractError, NullValueError, PlanError, SchemaError
 from tests.expr.checks import agrees, holds, node_of, table
 
@@ -135,3 +137,20 @@ def test_refusals() -> None:
         lists().bucket_by_length("y", [3], 2)
     with pytest.raises(SchemaError, match="cannot measure 'f', which is double"):
         table({"f": pa.array([1.5])}).bucket_by_length("f", [3], 2)
+
+
+def test_lists_are_copied_once_into_the_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    take = Block.take
+
+    def counted(block: Block, index: np.ndarray) -> Block:
+        taken.append(len(index))
+        return take(block, index)
+
+    monkeypatch.setattr(Block, "take", counted)
+    rows = table({"l": [[1, 2], [3], [4, 5], [6]] * 16, "n": range(64)}, atom_rows=64)
+    lists = rows.select("l").bucket_by_length("l", [2], 8)
+    assert [batch["l"].tolist() for batch in lists][:2] == [[[1, 2], [4, 5]] * 4, [[3], [6]] * 4]
+    assert taken == [8], "one batch in 32 is measured as a block"
+    assert len(list(rows.bucket_by_length("l", [2], 8))) == 8
+    assert taken[1:] == [8] * 9, "numbers are taken for each batch"

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dml
 from dml import col
+from dml.data.block import Block
+from dml.data.list_marks import Padded, Ragged
+from dml.data.schema import Schema
+from dml.data.stream_hash import stream_hash
 from dml.errors import NullValueError
+from dml.expr.batch_run import ScatteredBatch
+from dml.kernels.rows.ids import RowIds
+from dml.udfs.calling.batch_arrays import arrays_of, gathered_arrays
 from tests.expr.checks import QUIET, agrees, table
 
+T = TypeVar("T")
 NOON = dt.datetime(2020, 1, 2, 12)
 COLUMNS: dict[str, Any] = {
     "i": pa.array([1, 2, 3], pa.int8()),
@@ -116,3 +127,59 @@ def test_a_null_that_no_array_can_show(kind: str, fill: str) -> None:
     (batch,) = ds.filter(col("v").is_not_null()).batch(2)
     assert batch["v"].dtype == kind
     assert [row["v"] for row in ds][1] is None  # rows can
+
+
+FILLS: dict[str, Any] = {"uint8": 7, "int64": -1, "float32": float("nan"), "bool": True}
+
+
+@st.composite
+def scattered(draw: st.DrawFn) -> ScatteredBatch:
+    """Draw a batch whose rows lie in some blocks: lists, with nulls or without, and a number."""
+    kind = draw(st.sampled_from(sorted(FILLS)))
+    numbers = {"bool": st.booleans(), "float32": st.floats(width=32)}.get(kind, st.integers(0, 99))
+    values = st.lists(st.one_of(numbers, st.none()) if draw(st.booleans()) else numbers, max_size=5)
+    rows = st.lists(st.one_of(values, st.none()) if draw(st.booleans()) else values, max_size=8)
+    type_ = pa.list_(pa.type_for_alias(kind))
+    width = draw(st.sampled_from([None, 5, 9]))
+    mark = Ragged(type_) if draw(st.booleans()) else Padded(type_, fill=FILLS[kind], width=width)
+    parts: list[tuple[Block, np.ndarray | None]] = []
+    for number in range(draw(st.integers(1, 3))):
+        lists = pa.array(draw(rows), type_)
+        schema = Schema(
+            {"l": Padded(type_, fill=FILLS[kind], width=width), "n": pa.int64(), "m": mark}
+        )
+        ids = RowIds.run(0, 10 * number, len(lists))
+        batch = pa.record_batch(
+            [lists, pa.array(range(len(lists)), pa.int64()), lists], schema=schema.to_arrow()
+        )
+        block = Block.from_arrow(batch, ids, schema).slice(
+            draw(st.integers(0, min(2, len(lists)))), len(lists)
+        )
+        some = st.lists(st.integers(0, block.n - 1), max_size=6) if block.n else st.just([])
+        index = draw(st.one_of(st.none(), some.map(lambda n: np.array(n, np.int64))))
+        parts.append((block, index))
+    return ScatteredBatch(tuple(parts))
+
+
+def outcome(made: Callable[[], T]) -> tuple[T | None, str]:
+    """The result and "", or None and the text of the error."""
+    try:
+        return made(), ""
+    except NullValueError as error:
+        return None, str(error)
+
+
+@given(scattered())
+def test_lists_are_padded_from_where_they_are_as_from_one_block(batch: ScatteredBatch) -> None:
+    block = batch.block()
+    expected, refused = outcome(lambda: arrays_of(block))
+    found, also_refused = outcome(lambda: gathered_arrays(batch, arrays_of))
+    assert also_refused == refused
+    if found is None or expected is None:
+        return
+    made, nbytes = found
+    assert [*made] == [*expected]
+    assert stream_hash([made]) == stream_hash([expected])
+    assert all(array.flags.writeable and array.flags.owndata for array in made.values())
+    assert batch.n == block.n
+    assert nbytes > 0 or not block.n
