@@ -31,15 +31,17 @@ STEP, GAIN = 8, 0.25
 SLICES, SECONDS = 2, 0.02
 # Part of the allowed slices that must have run at once, or nothing can be said about more.
 FULL = 0.75
-# Smallest change worth a decision; and the part of the best rows per second that is good enough.
-WORTH, ENOUGH = 1.25, 0.95
+# Smallest change worth a decision; the part of the best rows per second that is good enough; and
+# slices to allow for each one that is needed if all take the same time, which they do not.
+WORTH, ENOUGH, SPARE = 1.25, 0.98, 1.5
 # Processors used together: below the first number, slices cannot wait for Python's lock; above the
 # second one, they do not. Part of the processors, or of the lock, from which slices queue for it.
 LOOSE, APART, BUSY = 0.4, 1.25, 0.9
 # Factor by which a slice is slower than on the slots alone where it does something else by now.
 SLOWER = 2.0
-# Intervals after a step that was too large until the next try: doubled each time.
-AGAIN, MOST_AGAIN = 64, 1024
+# After a step that was too large, another one is tried once a slice is OTHER times as fast or slow
+# as it was then, in AGAIN intervals in a row: twice as many after each try.
+OTHER, AGAIN, MOST_AGAIN = 1.15, 3, 192
 # Least part of a processor that a waiting slice is charged.
 LEAST = 1e-3
 
@@ -123,7 +125,10 @@ class Concurrency:
         self.before: tuple[int, SliceFigures] | None = None
         self.doubted: tuple[int, SliceFigures] | None = None  # the same of a step up taken back
         self.cleared = False
-        self.rows, self.pause, self.again = 0, 0, AGAIN
+        # rows per second of a slice after a step that was too large (0.0: not measured yet), the
+        # intervals in a row in which it was another one, and how many of them are needed
+        self.resting: float | None = None
+        self.rows, self.others, self.again = 0, 0, AGAIN
 
     def begin(self) -> ConcurrencyChange | None:
         """Return the change with which the run begins; None if it begins with the slots."""
@@ -172,10 +177,9 @@ class Concurrency:
             return self._took_back(before, now)
         if doubted is not None and WORTH * now.rate > doubted[1].rate:
             return self._settled(now, *doubted)
-        if self.pause:
-            self.pause -= 1
+        if self._rests(now):
             return None
-        enough = max(self.least, round(WORTH * now.throughput / self.first.rate))
+        enough = max(self.least, round(SPARE * now.throughput / self.first.rate))
         if SLOWER * now.rate < self.first.rate:
             enough = self.least  # the figures of the slots are out of date
         if self._busy(now) and enough * WORTH < self.parallel:
@@ -205,11 +209,24 @@ class Concurrency:
         self._rest()
         if now.throughput > ENOUGH * more.throughput:
             return None
-        enough = round(WORTH * more.throughput / now.rate)
+        enough = round(SPARE * more.throughput / now.rate)
         return self._set(min(enough, parallel), now.cpu, "more made few more rows")
 
     def _rest(self) -> None:
-        self.pause, self.again = self.again, min(2 * self.again, MOST_AGAIN)
+        """Try no other number until slices are faster or slower, and so there is a reason."""
+        self.resting, self.others = 0.0, 0
+
+    def _rests(self, now: SliceFigures) -> bool:
+        """Return whether there is still no reason to try another number of slices."""
+        if self.resting is None:
+            return False
+        self.resting = self.resting or now.rate
+        other = not self.resting / OTHER < now.rate < self.resting * OTHER
+        self.others = self.others + 1 if other else 0
+        if self.others < self.again:
+            return True
+        self.resting, self.again = None, min(2 * self.again, MOST_AGAIN)
+        return False
 
     def _busy(self, now: SliceFigures) -> bool:
         """Return whether slices queue for processors or for Python's lock."""
@@ -217,7 +234,7 @@ class Concurrency:
 
     def _raise(self, now: SliceFigures) -> ConcurrencyChange | None:
         """Raise the number of slices, as far as their processor time allows."""
-        able = int(WORTH * self.slots / max(now.cpu, LEAST))
+        able = int(SPARE * self.slots / max(now.cpu, LEAST))
         most = min(self.most, STEP * self.parallel, able)
         if most < WORTH * self.parallel or not (self.cleared or now.used < LOOSE):
             return None
