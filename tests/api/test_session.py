@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from dml.events import OperatorTotals, RunFinished, RunStarted, Waits, Warned
 from dml.exec.memory.memory_shares import LEAST_TARGET, MOST_TARGET, demands_of, divided
 from dml.exec.streams.plan_run import DEEPEST
 from dml.settings import Settings
+from tests.hangs import eventually
 
 MIB = 1 << 20
 OFF: dict[str, Any] = {"telemetry_dir": "off"}
@@ -100,7 +100,7 @@ def test_a_resumed_run_says_so() -> None:
 @pytest.mark.law
 def test_a_stall_is_a_warning_and_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     def slow(row: dict[str, Any]) -> dict[str, Any]:
-        time.sleep(0.15)
+        assert eventually(lambda: "no progress for" in caplog.text)
         return dict(row)
 
     ds = dml.range(1).map(slow, fingerprint="slow").with_options(watchdog_s=0.03, **OFF)

@@ -124,16 +124,16 @@ def test_hardly_a_byte_crosses_on_one_host(client: Client, wanted: str) -> None:
     spared = crossed(client, wanted)
     assert sent > MADE / 2  # all that the client gets
     assert spared < sent / 20
-    assert eventually(lambda: sum(client.run(own_files).values()) == 0)
+    assert eventually(lambda: not any(client.run(own_files).values()))
     assert eventually(lambda: own_files() <= before)
 
 
 def test_what_is_held_has_files_and_then_none(client: Client) -> None:
     run = iter(pipeline(UNITS, scheduler=client, memory_limit="64MiB"))
     next(run)
-    assert eventually(lambda: sum(client.run(own_files).values()) > 0)
+    assert eventually(lambda: any(client.run(own_files).values()))
     run.close()
-    assert eventually(lambda: sum(client.run(own_files).values()) == 0)
+    assert eventually(lambda: not any(client.run(own_files).values()))
 
 
 def test_workers_that_are_strangers_get_bytes(client: Client, wanted: str) -> None:
@@ -150,7 +150,7 @@ def test_workers_that_are_strangers_get_bytes(client: Client, wanted: str) -> No
             assert Hub.of(client).strangers
         finally:
             Hub.of(client).strangers.clear()
-    assert eventually(lambda: sum(client.run(own_files).values()) == 0)
+    assert eventually(lambda: not any(client.run(own_files).values()))
     assert [crew.lends for crew in crews] in ([False], [True])  # none may have gone to another
 
 
@@ -204,7 +204,7 @@ def test_what_nobody_has_any_more_is_made_again(client: Client, wanted: str) -> 
         assert stream_hash(pipeline(UNITS, scheduler=client)) == wanted
     again = [key for key in asked if key[2] == asked[0][2]]  # the same work, whichever attempt
     assert 2 <= len(again) < len(asked)
-    assert eventually(lambda: sum(client.run(own_files).values()) == 0)  # no log holds any
+    assert eventually(lambda: not any(client.run(own_files).values()))  # no log holds any
 
 
 def test_spilled_to_disk_it_is_bytes(wanted: str) -> None:
@@ -219,7 +219,7 @@ def test_spilled_to_disk_it_is_bytes(wanted: str) -> None:
         assert eventually(lambda: sum(client.run(spilled).values()) > 0)
         got += run
         assert stream_hash(got) == wanted
-        assert eventually(lambda: sum(client.run(own_files).values()) == 0)
+        assert eventually(lambda: not any(client.run(own_files).values()))
 
 
 def test_threads_of_one_process_lend_nothing(wanted: str) -> None:

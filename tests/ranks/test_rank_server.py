@@ -147,7 +147,7 @@ def test_rank_0_dying_is_an_error_within_seconds(jobs: list[Job], tmp_path: Path
         time.sleep(0.01)
     kill(first)
     begun = time.monotonic()
-    assert [rank.wait(20) for rank in others] == [0, 0]
+    assert [rank.wait(60) for rank in others] == [0, 0]
     assert time.monotonic() - begun < 5
     for rank in (1, 2):
         assert ours.noted(rank, ".error")[0][0] == WorkerLostError.__name__
@@ -168,7 +168,7 @@ def test_a_rank_that_nobody_takes_over_is_named(jobs: list[Job], tmp_path: Path)
 def test_without_rank_0_nobody_waits_for_ever(jobs: list[Job], tmp_path: Path) -> None:
     ours = job(jobs, tmp_path, 2)
     ours.start(1, watchdog_s=0.5)
-    assert ours.ranks[0].wait(30) == 1
+    assert ours.ranks[0].wait(60) == 1
 
 
 def test_three_then_five_then_two(jobs: list[Job], tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_a_state_never_counts_what_was_not_given(
     first, second = pair(0, watchdog_s=0.5), pair(1)
     share = iter(second)
     assert received([next(share)]) == ids(41)[1:2]
-    assert all(sent.acquire(timeout=5) for _ in range(2)), "the second is here, whole"
+    assert all(sent.acquire(timeout=60) for _ in range(2)), "the second is here, whole"
     first._finish.__self__.desks[1].wire.hang_up()
     assert received([next(share)]) == ids(41)[3:4]
     with pytest.raises(WorkerLostError, match="is gone"):

@@ -34,7 +34,7 @@ def workers() -> list[str]:
 
 def gone(names: Callable[[], list[str]], before: list[str]) -> bool:
     """True once no threads beyond ``before`` are left; waits for them to notice."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(names()) > len(before) and time.monotonic() < deadline:
         time.sleep(0.01)
     return len(names()) <= len(before)

@@ -329,7 +329,7 @@ def ahead_threads() -> int:
 
 
 def soon(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.005)
     return holds()
@@ -341,7 +341,7 @@ def test_the_next_batch_is_begun_before_it_is_asked_for() -> None:
     with iter(fn.dataset()) as it:
         for number in range(SLOW_CHUNKS + 1):
             assert next(it)["id"] == [number]
-        assert fn.begun[SLOW_CHUNKS + 1].wait(10)
+        assert fn.begun[SLOW_CHUNKS + 1].wait(60)
         position = it.state_dict()["position"]
     assert it.state_dict()["position"] == position
     calls = list(fn.calls)
@@ -455,7 +455,7 @@ class Stuck:
         next(it)
         assert soon(self.entered.exists)
         closing.start()
-        closing.join(10)
+        closing.join(60)
         assert not closing.is_alive()
 
 

@@ -72,7 +72,7 @@ class Meeting:
             first = self.calls == 1
         if not first:
             self.other.set()
-        elif self.other.wait(20):
+        elif self.other.wait(60):
             self.met = True
         return row
 
@@ -141,17 +141,17 @@ def test_few_rows_are_called_for_who_asks_for_few_and_none_once_it_is_closed(
     def f(row: Row) -> Row:
         made = noting(row)
         if row["id"] >= 4:
-            all_at_it.wait(20)
-            closed.wait(20)
+            all_at_it.wait(60)
+            closed.wait(60)
         return made
 
     ds = dml.range(20_000).map(f, schema={"id": "int64", "x": "float64"}).batch(4)
     with iter(ds.with_options(executor="threads", num_workers=workers, **OFF)) as it:
         next(it)
-        all_at_it.wait(20)
+        all_at_it.wait(60)
     closed.set()
     for thread in noting.threads:
-        thread.join(20)
+        thread.join(60)
     assert sorted(noting.keys) == list(range(4 + workers))
 
 
@@ -201,7 +201,7 @@ class Blocking:
 
     def __call__(self, row: Row) -> Row:
         if row["id"] == self.key:
-            self.held_up = not self.enough.wait(20)
+            self.held_up = not self.enough.wait(60)
         with self.lock:
             self.ended += 1
             if self.ended == self.others:
@@ -287,7 +287,7 @@ def test_the_next_pass_begins_before_the_last_row_of_this_one_is_made(
         if len(seen) > ROWS:
             begun.set()
         if key == last and not begun.is_set():
-            assert begun.wait(20)
+            assert begun.wait(60)
 
     def f(row: Row) -> Row:
         for key in np.atleast_1d(row["id"]):
@@ -326,7 +326,7 @@ def test_a_pass_that_has_begun_ends_when_it_is_closed() -> None:
             next(it)
     began = len(noting.keys)
     for thread in list(noting.threads):
-        thread.join(20)
+        thread.join(60)
     assert len(noting.keys) <= began + 4  # those that were about to begin, one for each worker
 
 
@@ -426,7 +426,7 @@ def test_first_batches_are_made_by_all_workers(shape: str) -> None:
 
     def f(batch: dict[str, Any]) -> dict[str, Any]:
         if batch["id"][0] < 18:  # one of the first three
-            all_at_it.wait(20)
+            all_at_it.wait(60)
         return {"x": batch["id"] * 2}
 
     source = dml.range(7, 40) if shape == "filtered" else dml.range(3, 40)
@@ -463,7 +463,7 @@ def test_types_settle_in_order_above_a_function_that_has_overtaken(free: bool) -
 
     def below(batch: dict[str, Any]) -> dict[str, Any]:
         if batch["id"][0] == 5:
-            assert sixth.wait(20)
+            assert sixth.wait(60)
         elif batch["id"][0] == 25:
             sixth.set()
         return {"id": batch["id"]}

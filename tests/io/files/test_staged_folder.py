@@ -222,8 +222,8 @@ def test_a_killed_writer_leaves_the_target_and_the_next_one_clears(tmp_path: Pat
 def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     with writer(tmp_path / "rows") as process:
         process.send_signal(signal.SIGINT)
-        assert process.wait(20)
-    deadline = time.monotonic() + 5
+        assert process.wait(60)
+    deadline = time.monotonic() + 60
     while names(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not names(tmp_path)
