@@ -50,9 +50,11 @@ def shown_bytes(block: Block) -> int:
     Padded arrays are as wide as their longest list; nested lists, and lists of non-numbers, are
     Python objects. Other columns are no larger than in the block.
     """
-    pairs = block.schema.items()
-    nested = [name for name, kind in pairs if isinstance(kind, Padded) or many_objects(kind)]
-    return sum(_shown_bytes(block.schema[name], block[name]) for name in nested)
+    total = 0
+    for kind, values in zip(block.schema.values(), block.columns, strict=True):
+        if isinstance(kind, Padded) or many_objects(kind):
+            total += _shown_bytes(kind, values)
+    return total
 
 
 def _shown_bytes(kind: pa.DataType, lists: Any) -> int:

@@ -39,9 +39,14 @@ PLAIN_BYTES = 16
 
 def row_bytes(schema: Schema) -> int | None:
     """Return the bytes of the values of one row; None if they differ by row, or are unknown."""
-    if not schema.known or any(code == "arrow" for code, _ in schema.forms):
+    if not schema.known:
         return None
-    return sum(int(code[1]) * math.prod(shape) for code, shape in schema.forms)
+    total = 0
+    for code, shape in schema.forms:
+        if code == "arrow":
+            return None
+        total += int(code[1]) * math.prod(shape)
+    return total
 
 
 class CallPace:

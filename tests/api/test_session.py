@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,25 @@ def told(ds: Any) -> list[Any]:
         pass
     found: list[Any] = it.events()
     return found
+
+
+def test_later_runs_do_not_change_what_a_run_says_of_itself() -> None:
+    """Also where its events, which nobody records, are made long after its end."""
+    ds = dml.range(1000).cache().with_columns(x=dml.col("id") + 1).batch(10).with_options(**OFF)
+    began, cpu_s = time.perf_counter(), time.process_time()
+    it = iter(ds)
+    assert sum(1 for _ in it) == 100
+    seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu_s
+    for _ in range(5):
+        assert sum(1 for _ in ds) == 100  # served by the cache
+    events: list[Any] = it.events()
+    (cache,) = (each for each in events if getattr(each, "operator", "") == "Cache")
+    finished = events[-1]
+    assert (cache.cache_hits, cache.cache_misses, cache.kept_elements) == (0, 1, 1000)
+    assert isinstance(finished, RunFinished)
+    assert finished.status == "finished"
+    assert finished.seconds <= seconds
+    assert (finished.process_cpu_s or 0.0) <= cpu_s
 
 
 def test_a_run_says_what_it_ran_where(files: str) -> None:

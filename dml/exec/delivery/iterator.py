@@ -209,18 +209,17 @@ class Elements(Iterator[Element]):
 
     def maker(self) -> Maker:
         """Return a maker of the elements from the position on at which this iterator begins."""
-        far = self._far
-        return self._start() if far is None else far.begin(self.epoch, self._begin)
-
-    def _start(self) -> Maker:
-        streaming, epoch, begin = self._streaming, self.epoch, self._begin
-        maker: Maker = (
-            BatchMaker(streaming, epoch, begin, runs=not self._ahead)
-            if streaming.plan.batched
-            else RowMaker(streaming, epoch, begin)
-        )
-        ahead = self._ahead
+        if self._far is not None:
+            return self._far.begin(self.epoch, self._begin)
+        maker, ahead = self._made_here(), self._ahead
         return Ahead(maker, ChunkShelf(ahead, self._ahead_bytes)) if ahead else maker
+
+    def _made_here(self) -> Maker:
+        """Return a maker that makes chunks in the caller's thread."""
+        streaming, epoch, begin = self._streaming, self.epoch, self._begin
+        if streaming.plan.batched:
+            return BatchMaker(streaming, epoch, begin, runs=not self._ahead)
+        return RowMaker(streaming, epoch, begin)
 
     def _where(self) -> Position | None:
         """Return the position after the last element that the caller received."""

@@ -241,13 +241,18 @@ def _batches(streaming: Streaming) -> Expected | None:
     nodes = plan.operators[1:]
     batch = next((at for at, node in enumerate(nodes) if node.regroups), len(nodes))
     last = max((at for at, node in enumerate(nodes[:batch]) if node.places), default=batch)
+    if not last < batch < len(nodes):
+        return None
     one_by_one = all(all_stay(node) for node in nodes[last:batch])
     behind = [node for node in nodes[batch:] if node.rows in ONCE]
     called = any(node.calls is not None for node in nodes[last + 1 :])
     alone = streaming.tap is None and streaming.watching is None and not any(plan.beside)
-    if called or not (last < batch < len(nodes) and one_by_one and alone):
-        return None
-    if len(behind) < len(nodes) - batch or _over_stored(streaming) is not None:
+    if (
+        called
+        or not (one_by_one and alone)
+        or len(behind) < len(nodes) - batch
+        or _over_stored(streaming) is not None
+    ):
         return None
     size: int = behind[0].n  # type: ignore[attr-defined]
     return Expected(nodes[last].digest, size)

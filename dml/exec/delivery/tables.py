@@ -16,7 +16,7 @@ from dml.data.schema import Schema
 from dml.errors import DmlError, PlanError
 from dml.events import Event
 from dml.exec.delivery.iterator import Elements
-from dml.exec.delivery.prefetch import Ahead, ChunkShelf, ElementChunk, Maker, Received
+from dml.exec.delivery.prefetch import ElementChunk, Maker, Received
 from dml.exec.streams.stream import Streaming
 from dml.exec.tasks.error_row import traced
 from dml.expr.flow import CHUNK, Position
@@ -72,10 +72,8 @@ class TableElements(Elements):
     A state of this iterator can be loaded by the iterator that delivers arrays, and vice versa.
     """
 
-    def _start(self) -> Maker:
-        maker = _Maker(self._streaming, self.epoch, self._begin, self.form)
-        ahead = self._ahead
-        return Ahead(maker, ChunkShelf(ahead, self._ahead_bytes)) if ahead else maker
+    def _made_here(self) -> Maker:
+        return _Maker(self._streaming, self.epoch, self._begin, self.form)
 
     @staticmethod
     def form(table: pa.Table) -> Any:

@@ -61,7 +61,8 @@ class Holding:
 
     def begin(self, core: Core) -> None:
         """Switch to the driver of ``core``; the figures of earlier drivers are kept."""
-        self.look()
+        if self.core is not None:
+            self.look()
         self.core, self._ended = core, self.forced
         self.changes.append(core.tuning.changes)
 

@@ -18,7 +18,7 @@ from dml.errors import MemoryContractError, PlanError
 from dml.exec.scheduler.policy import Demand, require
 from dml.expr.facts import Needs, Rows
 from dml.expr.node import Node
-from dml.io.source import Unit
+from dml.io.source import Source, Unit
 from dml.physical.lanes import Lane, stream_lanes
 from dml.physical.plan import Plan, Stage
 
@@ -99,10 +99,15 @@ def working_bytes(plan: Plan, whole_bytes: int = 0) -> int:
     held: dict[tuple[object, ...], int] = source.memo.setdefault("working_bytes", {})
     key = columns, whole_bytes
     if key not in held:
-        step = max(1, source.unit_count // SAMPLED)
-        units = (sized(source.unit(i), whole_bytes) for i in range(0, source.unit_count, step))
+        units = _sampled(source, whole_bytes)
         held[key] = max((source.working_bytes(unit, columns) for unit in units), default=0)
     return held[key]
+
+
+def _sampled(source: Source, whole_bytes: int) -> list[Unit]:
+    """Return units spread over ``source``; those of up to ``whole_bytes`` are decoded at once."""
+    step = max(1, source.unit_count // SAMPLED)
+    return [sized(source.unit(i), whole_bytes) for i in range(0, source.unit_count, step)]
 
 
 def fits(plan: Plan, budget: Budget) -> None:
@@ -144,8 +149,7 @@ def demands_of(plan: Plan, budget: Budget) -> tuple[Demand, ...]:
     The first stage's task also needs memory to decode a unit, the others their declared memory.
     """
     source = plan.stage.source
-    step = max(1, source.unit_count // SAMPLED)
-    units = (source.unit(i) for i in range(0, source.unit_count, step))
+    units = _sampled(source, budget.whole_bytes)
     block = max((unit.nbytes // max(1, unit.atoms or 1) for unit in units), default=0)
     output = min(budget.target_bytes + block, budget.stage_bytes)
     working = working_bytes(plan, budget.whole_bytes)
@@ -183,9 +187,11 @@ def _constructs(node: Node) -> bool:
 
 def in_turn(demands: Sequence[Demand]) -> tuple[Demand, ...]:
     """Return ``demands`` for a run in one thread: each slice takes the only CPU slot."""
-    alone = [{**dict(demand.resources), "cpu": 1.0} for demand in demands]
-    pairs = zip(demands, alone, strict=True)
-    return tuple(dataclasses.replace(each, resources=tuple(has.items())) for each, has in pairs)
+    alone = []
+    for demand in demands:
+        resources = {**dict(demand.resources), "cpu": 1.0}
+        alone.append(dataclasses.replace(demand, resources=tuple(resources.items())))
+    return tuple(alone)
 
 
 def refuse(

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, cast
 
 from dml.data.block import Block
@@ -48,11 +48,15 @@ class LanePasses:
     """
 
     def __init__(self, source: Node | None = None, above: Sequence[Node] = ()) -> None:
-        self.count, self.early = 1, dict[int, SlicedFlow]()
-        if source is None or source.calls is not None:
-            return
-        if all(node.rows in PASSING for node in above):
-            self.count = math.prod(max(1, node.passes) for node in above)
+        self.source, self.above, self.early = source, above, dict[int, SlicedFlow]()
+
+    @cached_property
+    def count(self) -> int:
+        """Number of passes in an epoch of the pipeline; 1 if they begin one after the other."""
+        passing = all(node.rows in PASSING for node in self.above)
+        if self.source is None or self.source.calls is not None or not passing:
+            return 1
+        return math.prod(max(1, node.passes) for node in self.above)
 
     def open(self, opener: Opener, epoch: int, position: Position | None) -> Flow:
         """Return the lane's flow of pass ``epoch`` from ``position`` on, perhaps begun early."""

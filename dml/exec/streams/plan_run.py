@@ -105,6 +105,8 @@ class PlanRun:
 
         With ``again``, an earlier run delivered the rows that follow the losses.
         """
+        if not losses:
+            return None
         if any(loss.timed for loss in losses):
             self.at.keep.refuse()
         # with a loss limit, the earlier run has counted these losses

@@ -382,8 +382,10 @@ class Streaming(PlanRun):
         """
         from dml.exec.tasks.rehearsal import refuse_twice  # noqa: PLC0415
 
+        if not self.plan.links or self.choices.whole_units:
+            return
         nodes = [node for link in self.plan.links for node in link.steps if untyped(node, self.at)]
-        if not nodes or self.choices.whole_units:
+        if not nodes:
             return
         refuse_twice(self.plan.on_blocks)
         looking = dataclasses.replace(

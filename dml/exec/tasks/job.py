@@ -85,6 +85,8 @@ class Job:
         The result is ``WHOLE`` if a later stage must see whole atoms; the size of a group if the
         next operator is the only later one that reads more than one row, and reads groups; else 1.
         """
+        if stage == len(self.links):
+            return 1
         later = [node for link in self.links[stage:] for node in link.steps]
         gathering = [node for node in later if node.by_atom]
         if not gathering:

@@ -102,9 +102,10 @@ def unproven(nodes: Iterable[Node]) -> list[str]:
 
 def impure(nodes: Iterable[Node]) -> str:
     """Return the label of the first node with a function declared impure, or ""."""
-    called = ((node, node.calls) for node in nodes)
-    found = (node.label() for node, fn in called if fn is not None and fn.declared is False)
-    return next(found, "")
+    for node in nodes:
+        if node.calls is not None and node.calls.declared is False:
+            return node.label()
+    return ""
 
 
 def not_again(once: str, lost: WorkerLostError) -> ReplayError:

@@ -15,7 +15,6 @@ from dml.exec.memory.slice_gauge import GAUGE
 from dml.exec.scheduler.concurrency import Tuning
 from dml.exec.scheduler.core import Core
 from dml.exec.scheduler.messages import (
-    Action,
     Arrive,
     Close,
     Event,
@@ -149,7 +148,9 @@ class Runtime:
                 self._begin_once(run)
             if isinstance(argument, NotSent):
                 raise NotSentError(f"task {run.seq}, {run.k}")
-            partitions = self.fast_forward(iter(self.starts[run.stage](argument)), run, seen)
+            partitions = iter(self.starts[run.stage](argument))
+            if run.k:
+                self._fast_forward(partitions, run, seen)
         return partitions
 
     def _park(self, run: Run, partitions: Iterator[Outcome], outcome: Outcome | None) -> None:
@@ -170,10 +171,8 @@ class Runtime:
             raise not_again(self.once[run.stage], lost)
         self._begun.add(run.seq)
 
-    def fast_forward(
-        self, partitions: Iterator[Outcome], run: Run, seen: bytes = b""
-    ) -> Iterator[Outcome]:
-        """Make and discard the task's first ``run.k`` partitions; return the generator after them.
+    def _fast_forward(self, partitions: Iterator[Outcome], run: Run, seen: bytes) -> None:
+        """Make and discard the task's first ``run.k`` partitions.
 
         Raise NonDeterminismError if there are fewer, or if digests are compared and differ.
         """
@@ -195,7 +194,6 @@ class Runtime:
                 why=f"the first {run.k} of them are not those that were handed on before",
                 try_="declare the function impure, or remove its hidden state",
             )
-        return partitions
 
     def drop(self, seq: Seq) -> None:
         """Discard the generator of task ``seq``, if it is parked."""
@@ -321,7 +319,15 @@ class DriverLoop:
 
     def take(self, event: Event) -> list[Run]:
         """Pass an event to the core, carry out its actions, and return the slices to run now."""
-        return self._act(self.core.step(event, time.perf_counter()))
+        runs: list[Run] = []
+        for action in self.core.step(event, time.perf_counter()):
+            if isinstance(action, Run):
+                runs.append(action)
+            elif isinstance(action, Offer):
+                self.offers.append(action.seq)
+            elif isinstance(action, Free):
+                self.stored.pop(action.seq, None)
+        return runs
 
     def end(self, run: Run, result: Outcome | Failure | None, seconds: float) -> list[Run]:
         """Store the result of a slice and inform the core; return the slices to run now."""
@@ -357,17 +363,6 @@ class DriverLoop:
         self.take(Close())
         self.offers.clear()
         self.stored.clear()
-
-    def _act(self, actions: list[Action]) -> list[Run]:
-        runs: list[Run] = []
-        for action in actions:
-            if isinstance(action, Run):
-                runs.append(action)
-            elif isinstance(action, Offer):
-                self.offers.append(action.seq)
-            elif isinstance(action, Free):
-                self.stored.pop(action.seq, None)
-        return runs
 
     def argument(self, run: Run) -> Any:
         """Return the argument of the task: a value in ``units`` in stage 0, later stored pieces."""
