@@ -1,5 +1,7 @@
 """This file measures what each optimisation is worth: whole pipelines with one of them off.
 
+It is `dml bench --ablate` for families of rules, over pipelines of its own.
+
     make bench ABLATE=1, or python benchmarks/bench_ablation.py [ROWS]
 
 Four pipelines as people write them: a table of 40 columns, text into buckets, functions of rows,
@@ -26,6 +28,7 @@ import pytest
 
 import dml
 from dml import col
+from dml.api.ablation import in_turns
 from dml.data.stream_hash import stream_hash
 
 ROWS, TURNS, BUDGET_S = 200_000, 5, 55.0
@@ -155,29 +158,12 @@ def each_way(ds: dml.Dataset) -> dict[str, dml.Dataset]:
     return {name: ds.with_options(**USUAL | off).epoch(0) for name, off in OFF.items()}
 
 
-def spent_s(ds: dml.Dataset) -> float:
-    """Processor seconds of one epoch, of all threads."""
-    started = time.process_time()
-    for _ in ds:
-        pass
-    return time.process_time() - started
-
-
 def measured(work: Work, folder: Path, rows: int, until: float) -> dict[str, float]:
-    """The best turn of each way, as many turns as there is time for (one at least)."""
+    """The least processor seconds of each way, of as many turns as there is time for."""
     rows = int(rows * work.share)
     work.written(folder, rows)
-    ways = each_way(work.made(folder, rows))
-    best = dict.fromkeys(ways, float("inf"))
-    for ds in ways.values():
-        spent_s(ds)  # warms up, compiles
-    for turn in range(TURNS):
-        if turn and time.monotonic() > until:
-            break
-        order = [*ways][3 * turn % len(ways) :] + [*ways][: 3 * turn % len(ways)]
-        for name in order:  # not each behind the same one: what that left in caches counts
-            best[name] = min(best[name], spent_s(ways[name]))
-    return best
+    found = in_turns(each_way(work.made(folder, rows)), TURNS, until=until)
+    return {name: turn.cpu_s for name, turn in found.items()}
 
 
 def main() -> None:

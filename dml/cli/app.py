@@ -14,6 +14,7 @@ from importlib import metadata
 import click
 
 from dml.base.fingerprint import Domain
+from dml.cli.bench import bench
 from dml.cli.cache import cache
 from dml.cli.doctor import doctor
 from dml.cli.output import Output, guest_output, json_option
@@ -73,7 +74,7 @@ def fingerprint(output: Output, *, target: str, domain: str, parts: bool) -> Non
     output.answer(value | ({"explain": text} if parts else {}), lambda: text)
 
 
-for verb in (run, profile, cache, doctor):
+for verb in (run, bench, profile, cache, doctor):
     cli.add_command(verb)
 
 
