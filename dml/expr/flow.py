@@ -141,18 +141,10 @@ class NothingStored:
         """Return the store's entry for the rows of ``node`` in ``epoch``; None if there is none."""
         del node, epoch
 
-    def level(self, entry: Any, steps: Any, first: int, below: Any) -> Any:
+    def level(self, entry: Any, steps: Any, below: Any) -> Any:
         """Return the level of ``steps``, which reads the level ``below`` (None: the source).
 
-        ``entry`` stores the rows of the last step; ``first`` is the index in the stage of the first
-        step.
-        """
-        raise NotImplementedError
-
-    def looking(self, entry: Any, steps: Any, first: int, below: Any) -> Any:
-        """Return the level of ``steps`` that are not stored, but may find their rows in the cache.
-
-        ``entry`` is used to look for these rows; other arguments are as for ``level``.
+        ``entry`` stores the rows of the last step; if that is no cache, it may find them in others.
         """
         raise NotImplementedError
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import ClassVar
 
 from dml.data.row_slicing import row_bytes
@@ -99,6 +100,16 @@ class TaskSteps(PhysicalOperator):
     kind = "block"
 
     number: int = dataclasses.field(kw_only=True)
+
+
+class UnitCache(TaskSteps):
+    """A cache whose entry has a part for each unit: stored parts are read, and others are filled.
+
+    The tasks of the first stage run it. The operators below it run only for units that no entry of
+    the store has; their rows are added to the part while they pass.
+    """
+
+    kind = "cache"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -211,20 +222,38 @@ def coalesced_units(stage: Stage) -> int:
     return UNITS if all(node.rows is Rows.SAME for node in stage.steps) else FILTERED
 
 
+def stage_tree(stage: Stage, *, spanning: bool = False) -> PhysicalOperator:
+    """Return the operators that the tasks of the first stage run, the last one first.
+
+    ``spanning`` permits blocks with rows of several units.
+    """
+    scan = LateScan if stage.predicate and stage.first else SourceScan
+    made: PhysicalOperator = scan((stage.source,), 0, stage=stage)
+    if spanning and (units := coalesced_units(stage)) > 1:
+        made = Coalesce((), 1, (made,), units=units)
+    first = 1
+    for nodes in _parted(stage.steps):
+        kind = UnitCache if nodes[0].rows is Rows.STORED else TaskSteps
+        made = kind(nodes, first, (made,), number=1)
+        first += len(nodes)
+    return made
+
+
+def _parted(steps: Sequence[Node]) -> Iterator[tuple[Node, ...]]:
+    """Yield the steps in groups; each cache of units is a group of its own."""
+    for stored, some in groupby(steps, lambda step: step.rows is Rows.STORED):
+        nodes = tuple(some)
+        yield from ((node,) for node in nodes) if stored else (nodes,)
+
+
 def _stages(plan: Plan, choices: RunChoices, lanes: Sequence[Lane]) -> PhysicalOperator:
     """Return the operators up to the last stage; ``lanes`` run their last steps, if there are any.
 
     Without lanes, the tasks of the stages run all steps.
     """
-    stage = plan.stage
-    scan = LateScan if stage.predicate and stage.first else SourceScan
-    made: PhysicalOperator = scan((stage.source,), 0, stage=stage)
-    units = coalesced_units(stage) if coalesces(plan, choices) and not (plan.links or lanes) else 1
-    if units > 1:
-        made = Coalesce((), 1, (made,), units=units)
-    steps = plan.on_blocks[1 : lanes[0].first] if lanes else stage.steps
-    if steps:
-        made = TaskSteps(steps, 1, (made,), number=1)
+    steps = plan.on_blocks[1 : lanes[0].first] if lanes else plan.stage.steps
+    spanning = coalesces(plan, choices) and not (plan.links or lanes)
+    made = stage_tree(dataclasses.replace(plan.stage, steps=steps), spanning=spanning)
     for number, link in enumerate(() if lanes else plan.links, 2):
         first = made.first + len(made.nodes)
         made = TaskSteps(link.steps, first, (made,), number=number)

@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from dml.cache.parts.parts import PartRows
+from dml.cache.parts.stored_blocks import StoredBlocks
 from dml.data.block import Block, concat
 from dml.data.block_copy import own
-from dml.data.id_columns import FREE, PICKED, apart, beside, form_of, ids_of, picked
+from dml.data.id_columns import FREE, PICKED, beside, form_of, picked
 from dml.data.schema import Schema
 from dml.data.schema_text import schema_of, schema_text
 from dml.expr.flow import CachedBlock, Position
-from dml.kernels.rows.ids import RowIds
 from dml.kernels.vec import Vec
 
 VERSION = 2  # version of a part's description; parts of other versions are not read
@@ -123,23 +123,17 @@ class PackedEntries:
     """The cached blocks of a stored part, as views of the part's memory."""
 
     def __init__(self, rows: PartRows, *, batched: bool) -> None:
-        self.about, self.batches = rows.about, rows.batches
+        self.about, counts = rows.about, rows.about["rows"]
         self.mapped, self.came = not rows.loaded_bytes, rows.came
-        self.places_in: list[tuple[int, int]] = []  # batch and row at which each entry begins
-        self.totals: list[int] = []  # rows of each batch
-        self.whole: tuple[int, Block, list[np.ndarray]] | None = None
-        counts: list[int] = rows.about["rows"]
         elements = [1] * len(counts) if batched else counts
         self.places = list(itertools.accumulate(elements, initial=int(rows.about["first"])))
         self.first, self.end = self.places[0], self.places[-1]
-        self.schema = schema_of(rows.about["schema"]) if counts else Schema()
         self.marks = [(0, rows.about.get("before")), *rows.about.get("marks", ())]
         self.marked = [number for number, _ in self.marks]
-        left = iter(counts)
-        for number, entries in enumerate(rows.about.get("batches", ())):
-            ends = list(itertools.accumulate(itertools.islice(left, entries), initial=0))
-            self.places_in += [(number, row) for row in ends[:-1]]
-            self.totals.append(ends[-1])
+        form = rows.about.get("ids", FREE)
+        firsts = rows.about["starts"] if form != FREE else [(0, 0)] * len(counts)
+        schema = schema_of(rows.about["schema"]) if counts else Schema()
+        self.blocks = StoredBlocks(list(_runs(rows)), form, firsts, schema, _freeze)
 
     @property
     def schemas(self) -> dict[int, Schema]:
@@ -151,30 +145,21 @@ class PackedEntries:
         number = bisect_right(self.places, place) - 1
         since, before = self._mark(number)
         until, after = self._mark(number + 1)
-        return CachedBlock(self.places[number], before, self._block(number), after, since, until)  # type: ignore[arg-type]
+        block = self.blocks.joined([number])
+        return CachedBlock(self.places[number], before, block, after, since, until)  # type: ignore[arg-type]
 
     def _mark(self, number: int) -> tuple[int, Position | None]:
         """Return the element at the last mark up to block ``number``, and the position there."""
         entry, position = self.marks[bisect_right(self.marked, number) - 1]
         return self.places[entry], position
 
-    def _block(self, number: int) -> Block:
-        count, form = self.about["rows"][number], self.about["ids"]
-        batch, row = self.places_in[number]
-        whole, columns = self._whole(batch, form)
-        first = (0, 0) if form == FREE else self.about["starts"][number]
-        ids = ids_of(form, [each[row : row + count] for each in columns], count, first)
-        return Block(self.schema, whole.slice(row, row + count).columns, ids)
 
-    def _whole(self, number: int, form: int) -> tuple[Block, list[np.ndarray]]:
-        """Return the rows of a record batch and the columns of their ids; memoizes one batch."""
-        known = self.whole
-        if known is None or known[0] != number:
-            plain, columns = apart(self.batches[number], form)
-            whole = Block.from_arrow(plain, RowIds.run(0, 0, self.totals[number]), self.schema)
-            _freeze(whole)
-            known = self.whole = number, whole, columns
-        return known[1], known[2]
+def _runs(rows: PartRows) -> Iterator[tuple[pa.RecordBatch, list[int]]]:
+    """Yield the record batches of a part, each with the row counts of its entries."""
+    counts, entries = iter(rows.about["rows"]), iter(rows.about["batches"])
+    for batch, stored in rows.runs:
+        some = sum(itertools.islice(entries, len(stored)))
+        yield batch, list(itertools.islice(counts, some))
 
 
 def read(rows: PartRows, *, batched: bool) -> PackedEntries | None:

@@ -6,17 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from dml.cache.parts.stored_blocks import StoredBlocks
 from dml.data import buffer_ownership
 from dml.data.block import Block
-from dml.data.id_columns import WORDS, apart, beside, ids_of, written
+from dml.data.id_columns import WORDS, beside, written
 from dml.data.schema import Schema
 from dml.data.schema_text import marked, marks_text, schema_of, schema_text
 from dml.expr.flow import At
 from dml.expr.node import Node
 from dml.io.source import Unit
-from dml.kernels.rows.ids import RowIds
 from dml.kernels.vec import Vec
 from dml.udfs.calling.batch_arrays import plain
 
@@ -34,17 +32,14 @@ class StoredUnit:
     """
 
     def __init__(self, part: Part) -> None:
-        self.runs, self.about = part.runs, part.about
-        about, self.form = part.about, WORDS.index(part.about["ids"])
+        about = self.about = part.about
+        self.form = WORDS.index(about["ids"])
         self.loaded_bytes, self.recut = part.loaded_bytes, bool(about.get("recut"))
         self.cost_s, self.nbytes = part.cost_s, part.nbytes
         self.came = part.came
-        self.places = [
-            (run, row)
-            for run, (_, rows) in enumerate(self.runs)
-            for row in accumulate(rows[:-1], initial=0)
-        ]
-        self.last: tuple[int, Block, list[np.ndarray]] | None = None
+        firsts = [first for _, *first in about["blocks"]]
+        finish = _finish if self.plain else _leave
+        self.blocks = StoredBlocks(part.runs, self.form, firsts, marked(about), finish)
         self.schemas = {int(place): schema_of(text) for place, text in about["schemas"].items()}
         self.own = frozenset(about["own"])
 
@@ -67,33 +62,9 @@ class StoredUnit:
         ends = [0, *accumulate(self.about["atoms"])]
         for start, stop in pairwise(ends[skip_atoms:]):
             numbers = range(start, stop)
-            by_run = groupby(numbers, lambda number: self.places[number][0])
-            runs = by_run if joined else ((n, (n,)) for n in numbers)
-            yield [self._together(list(some)) for _, some in runs]
-
-    def _together(self, numbers: Sequence[int]) -> Block:
-        """Join blocks ``numbers``, which are consecutive in one stored batch, into one block."""
-        run, start = self.places[numbers[0]]
-        whole, columns = self._whole(run)
-        stop, ids = start, list[RowIds]()
-        for number in numbers:
-            count, high, low = self.about["blocks"][number]
-            row, stop = stop, stop + count
-            ids.append(ids_of(self.form, [each[row:stop] for each in columns], count, (high, low)))
-        part = whole.slice(start, stop)
-        together = ids[0] if len(ids) == 1 else RowIds.concat(ids)
-        return Block(part.schema, part.columns, together)
-
-    def _whole(self, run: int) -> tuple[Block, list[np.ndarray]]:
-        """Return stored batch ``run`` as one block, and the columns of its ids; memoizes one."""
-        if self.last is None or self.last[0] != run:
-            batch, rows = self.runs[run]
-            own, columns = apart(batch, self.form)
-            ids = RowIds.run(0, 0, sum(rows))
-            self.last = run, Block.from_arrow(own, ids, marked(self.about)), columns
-            if self.plain:
-                _finish(self.last[1])
-        return self.last[1:]
+            by_run = groupby(numbers, lambda number: self.blocks.places[number][0])
+            some = (list(each) for _, each in by_run) if joined else ([n] for n in numbers)
+            yield [self.blocks.joined(each) for each in some]
 
     def settled(self, nodes: Sequence[Node], at: At) -> bool:
         """Adopt the schemas for this run; return False if its own differ, or may prove to differ.
@@ -159,6 +130,10 @@ class RowFilling:
         about |= {"schemas": texts, "own": own, "plain": self.plain, "recut": self.recut}
         made = self.part.commit({**about, "unit": _cut(self.unit), "marks": self.marks})
         return made.is_stored
+
+
+def _leave(block: Block) -> None:
+    """Leave the floats of the block's part to be inspected where they are delivered."""
 
 
 def _finish(block: Block) -> None:

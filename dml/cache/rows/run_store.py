@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, cast
 from dml.cache.elements.element_cache import CacheWatch
 from dml.cache.rows.entry import EntryName, StoredEntry, entry_of
 from dml.cache.rows.row_parts import StoredUnit
-from dml.cache.rows.stored_columns import Looking, Reusing
+from dml.cache.rows.stored_columns import Reusing
 from dml.cache.rows.stored_rows import StoredLevel
 from dml.events import Tally
 from dml.exec.tasks.levels import Level
@@ -58,14 +58,9 @@ class StoredLevels(NothingStored):
             feed = Served(job, level, task, tallies.mine, driven)
         return Noticing(feed, job, tallies) if keeping else feed
 
-    def level(self, entry: StoredEntry, steps: Steps, first: int, below: Level | None) -> Level:
-        """Return the level that runs ``steps``; ``entry`` stores the rows of the last step."""
-        made = StoredLevel if entry.asked is None else Reusing
-        return made(steps, first, below, entry)
-
-    def looking(self, entry: StoredEntry, steps: Steps, first: int, below: Level | None) -> Level:
-        """Return the level that runs ``steps``, stores nothing, and uses rows of other entries."""
-        return Looking(steps, first, below, entry)
+    def level(self, entry: StoredEntry, steps: Steps, below: Level | None) -> Level:
+        """Return the level of ``steps``; ``entry`` has, or may find, the rows of the last step."""
+        return (StoredLevel if entry.asked is None else Reusing)(steps, below, entry)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,10 +102,8 @@ class Noticing:
 
 def _stored(job: Job) -> StoredLevel | None:
     """Return the level whose stored rows are the whole output of a job, unit by unit, or None."""
-    top: Level | None = job.reading.top
-    if top is not None and not top.steps.nodes:
-        top = top.below
-    if top is None or not top.gives_stored or job.links or job.reading.rows_order is not None:
+    top = job.reading.top
+    if not top.gives_stored or job.links or job.reading.rows_order is not None:
         return None
     return cast("StoredLevel", top)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import Any, ClassVar
+from typing import Any
 
 from dml.cache.lookup.cache_index import RECUT
 from dml.cache.lookup.cache_lookup import Finding, LookupPlace, TakenColumns
@@ -29,26 +29,25 @@ from dml.exec.tasks.skipped_rows import Noted
 from dml.exec.tasks.steps import Steps
 from dml.exec.tasks.unit_input import Atom, Running, UnitRequest
 from dml.expr.flow import At
-from dml.io.source import Unit
 from dml.ops.relation import Columns, projected
 
 Names = tuple[str, ...]
 
 
 class Reusing(StoredLevel):
-    """Consecutive steps of a stage, whose rows are also looked up in other entries."""
+    """Consecutive steps of a stage, whose rows are also looked up in other entries.
 
-    stores: ClassVar[bool] = True
+    If the last step is not a cache, the rows are only looked up, and not stored.
+    """
 
-    def __init__(self, steps: Steps, first: int, below: Level | None, entry: StoredEntry) -> None:
-        super().__init__(steps, first, below, entry if self.stores else None)
-        self.own = entry
+    def __init__(self, steps: Steps, below: Level | None, entry: StoredEntry) -> None:
+        super().__init__(steps, below, entry)
         self.schema, self.label = self.nodes[-1].schema, self.nodes[-1].label()
         # the steps whose rows are searched, and the step that stores the rows
-        self.looked = self.nodes[:-1] if self.stores else self.nodes
+        self.looked = self.nodes[:-1] if self.gives_stored else self.nodes
         self.storing = self.nodes[len(self.looked) :]
         self.rooted: Rooted | None = None
-        if below is not None and below.entry is not None and entry.asked and entry.asked.above:
+        if isinstance(below, StoredLevel) and entry.asked and entry.asked.above:
             self.rooted = Rooted(entry.asked.above, entry, below.entry)
         self._finding: Finding | None = None
         self._told = set[str]()
@@ -58,13 +57,13 @@ class Reusing(StoredLevel):
         """Return the search of other entries for this level's rows, created on the first call."""
         if self._finding is None:
             source = self.nodes[0].inputs[0]
-            entry, seed = self.own, at.seed
-            self._finding = Finding(source, self.looked, entry, seed, asked=self.stores)
+            own = self.entry, at.seed
+            self._finding = Finding(source, self.looked, *own, asked=self.gives_stored)
         return self._finding
 
     def instead(self, wanted: UnitRequest) -> Iterator[Atom] | None:
         """Return atoms made from stored rows of other entries; None if none can be used."""
-        if not self.own.looks:
+        if not self.entry.looks:
             return None
         (unit, skip_atoms, _, run), finding = wanted, self.finding(wanted.at)
         names = tuple(name for name, _ in finding.top.columns)
@@ -77,30 +76,32 @@ class Reusing(StoredLevel):
         if taken:
             return self._completed(taken, missing, wanted)
         made = self._over_lower(None, wanted)
-        if made is None or skip_atoms or not self.stores:
+        if made is None or skip_atoms or not self.gives_stored:
             return made
-        got = self.own.filling(unit, self.form, run.most_bytes)
+        got = self.entry.filling(unit, self.form, run.most_bytes)
         if isinstance(got, RowFilling):
-            return self._filled(got, made, run)
-        if isinstance(got, StoredUnit) and self._fits(self.own, got, wanted):
+            return self.filled(got, made, run)
+        if isinstance(got, StoredUnit) and self._fits(self.entry, got, wanted):
             return self.handed(got, got.atoms(0), run, time.perf_counter())
         return made
 
-    def atoms(
-        self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Atom]], run: Running
-    ) -> Iterator[Atom]:
-        """Return the atoms of ``unit``, cut into the same blocks wherever the rows come from."""
-        made = super().atoms(unit, skip_atoms, read, run)
-        if not self.own.looks:
+    def atoms(self, wanted: UnitRequest) -> Iterator[Atom]:
+        """Return the atoms of a unit, cut into the same blocks wherever the rows come from."""
+        made = super().atoms(wanted)
+        if not self.entry.looks:
             return made
         return ((origin, recut(blocks)) for origin, blocks in made)
+
+    def kept(self, wanted: UnitRequest) -> Iterator[Atom] | None:
+        """Return atoms of this entry or of others; None if they must only be computed."""
+        return super().kept(wanted) if self.gives_stored else self.instead(wanted)
 
     # ----------------------------------------------------------------------------- stored columns
 
     def _served(self, taken: Sequence[TakenColumns], wanted: UnitRequest) -> Iterator[Atom]:
         """Return atoms whose columns are all taken from the store."""
         atoms = self._side_by_side(taken, self.schema, wanted)
-        return self._counted(atoms, wanted.run, time.perf_counter())
+        return self.counted(atoms, wanted.run, time.perf_counter())
 
     def _side_by_side(
         self, taken: Sequence[TakenColumns], schema: Schema, wanted: UnitRequest
@@ -121,12 +122,12 @@ class Reusing(StoredLevel):
     def _of_same_content(self, wanted: UnitRequest) -> StoredUnit | None:
         """Return stored rows of an entry made from equal rows of the ``cache()`` below, or None."""
         below, rooted, part = self.below, self.rooted, wanted.unit.index
-        if below is None or rooted is None or not rooted.any:
+        if not isinstance(below, StoredLevel) or rooted is None or not rooted.any:
             return None
         if rooted.content(part) is None and not wanted.skip_atoms:  # reading rows stores them
             # lost rows are noted later
-            aside = dataclasses.replace(wanted.run, noted=Noted(), aside=True)
-            for _, blocks in below.atoms(*wanted._replace(run=aside)):
+            run = dataclasses.replace(wanted.run, noted=Noted())
+            for _, blocks in below.kept(wanted._replace(run=run)) or ():
                 deque(blocks, maxlen=0)
             if rooted.content(part) is None:  # the next unit would be made twice, too
                 self.rooted = None
@@ -152,7 +153,7 @@ class Reusing(StoredLevel):
         columns = tuple((n, value) for n, value in finding.top.columns if n in missing)
         name = finding.group(columns)
         entry = finding.opened(name, columns=list(missing))
-        begins = self.stores and not wanted.skip_atoms
+        begins = self.gives_stored and not wanted.skip_atoms
         got = entry.filling(wanted.unit, self.form, run.most_bytes) if begins else None
         if isinstance(got, StoredUnit) and self._fits(entry, got, wanted):
             schema = Schema((n, self.schema[n]) for n in missing)
@@ -160,7 +161,7 @@ class Reusing(StoredLevel):
         made = self._over_lower(missing, wanted) or self._projected(missing, wanted)
         if isinstance(got, RowFilling):
             self._tell(name, columns, run.at)
-            made = super()._filled(got, made, run)
+            made = super().filled(got, made, run)
         return self._beside(taken, made, wanted)
 
     def _beside(
@@ -180,7 +181,7 @@ class Reusing(StoredLevel):
     def _projected(self, names: Names, wanted: UnitRequest) -> Iterator[Atom]:
         """Run the steps from the source or lower ``cache()`` on, for columns ``names`` alone."""
         steps, _ = self._steps(self._lowest, names, wanted.at)
-        return self.stepped(steps, self._read(wanted), self.input_blocks, wanted)
+        return self.stepped(steps, self.input_atoms(wanted), self.input_blocks, wanted)
 
     # ------------------------------------------------------------------------- stored lower steps
 
@@ -241,12 +242,14 @@ class Reusing(StoredLevel):
 
     # ------------------------------------------------------------------------------------ storing
 
-    def _filled(self, filling: RowFilling, made: Iterator[Atom], run: Running) -> Iterator[Atom]:
-        self._tell(self.own.fingerprint, self.finding(run.at).top.columns, run.at)
-        if self.own.looks and RECUT not in self._told:
+    def filled(self, filling: RowFilling, made: Iterator[Atom], run: Running) -> Iterator[Atom]:
+        """Yield and store atoms as for any entry; record in the index what the entry holds."""
+        name = self.entry.fingerprint
+        self._tell(name, self.finding(run.at).top.columns, run.at)
+        if self.entry.looks and RECUT not in self._told:
             self._told.add(RECUT)
-            self.finding(run.at).index.tell_recut(self.own.fingerprint)
-        yield from super()._filled(filling, made, run)
+            self.finding(run.at).index.tell_recut(name)
+        yield from super().filled(filling, made, run)
         if self.rooted is not None:
             self.rooted.tell(filling.unit.index)
 
@@ -258,17 +261,3 @@ class Reusing(StoredLevel):
             if member is not None:
                 finding.index.tell(member)
             self._told.add(name)
-
-
-class Looking(Reusing):
-    """Consecutive steps of a stage that store nothing, but use rows stored in other entries."""
-
-    stores: ClassVar[bool] = False
-
-    def atoms(
-        self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Atom]], run: Running
-    ) -> Iterator[Atom]:
-        """Return the atoms of ``unit``, from other entries if they hold the rows."""
-        others = self.instead(UnitRequest(unit, skip_atoms, read, run))
-        made = self._make_atoms(unit, skip_atoms, read, run) if others is None else others
-        return ((origin, recut(blocks)) for origin, blocks in made)

@@ -7,9 +7,8 @@ store, as a part when the unit ends. None of this has an effect on the rows.
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from dml.cache.rows.canary import CanarySample, trusted
@@ -30,63 +29,49 @@ from dml.io.source import Unit
 class StoredLevel(Level):
     """Consecutive steps of a stage, the rows of which ``entry`` stores, a part for each unit."""
 
-    def __init__(
-        self, steps: Steps, first: int, below: Level | None, entry: StoredEntry | None
-    ) -> None:
-        super().__init__(steps, first, below)
-        self.entry: StoredEntry | None = entry
+    def __init__(self, steps: Steps, below: Level | None, entry: StoredEntry) -> None:
+        super().__init__(steps, below)
+        self.entry, self.ordinal = entry, steps.each[-1].ordinal
+        self.gives_stored = self.nodes[-1].rows is Rows.STORED
         self.form = _form(self.nodes)
         self.seen = set[str]()  # entries that this pass has begun to use
 
-    @property
-    def gives_stored(self) -> bool:
-        """True if the level's output is the rows of its entry, unchanged."""
-        return self.entry is not None and self.nodes[-1].rows is Rows.STORED
+    def atoms(self, wanted: UnitRequest) -> Iterator[Atom]:
+        """Yield the wanted atoms of a unit: stored, stored while they pass, or only computed."""
+        found = self.kept(wanted)
+        yield from self.computed(wanted) if found is None else found
 
-    def atoms(
-        self, unit: Unit, skip_atoms: int, read: Callable[[int], Iterator[Atom]], run: Running
-    ) -> Iterator[Atom]:
-        """Yield the atoms of ``unit`` from ``skip_atoms`` on; ``read`` reads the source's atoms."""
-        if self.entry is None:
-            yield from self._make_atoms(unit, skip_atoms, read, run)
-            return
-        aside, run = run.aside, dataclasses.replace(run, aside=False)
-        started = time.perf_counter()
-        got = self.right(self.entry, self.entry.find_unit(unit, run.most_bytes), unit, run)
-        wanted = UnitRequest(unit, skip_atoms, read, run)
+    def kept(self, wanted: UnitRequest) -> Iterator[Atom] | None:
+        """Return atoms that are stored, or will be once they have passed; None if neither."""
+        started, entry, run = time.perf_counter(), self.entry, wanted.run
+        got = self.right(entry, entry.find_unit(wanted.unit, run.most_bytes), wanted.unit, run)
         others = self.instead(wanted) if got is None else None
         if others is not None:
-            yield from others
-            return
-        if got is None and not skip_atoms:  # a part must begin with its unit's first atom
-            got = self.entry.filling(unit, self.form, run.most_bytes)
-            got = self.right(self.entry, got, unit, run)
-        if isinstance(got, StoredUnit):
-            got = self._usable(got, self.entry, run.at)
-        if got is not None and not isinstance(got, RowFilling):
-            yield from self.handed(got, got.atoms(skip_atoms), run, started)
-        elif got is not None:
-            yield from self._filled(got, self._make_atoms(unit, 0, read, run), run)
-        elif not aside:
-            self._unfilled(self.entry, run)
-            yield from self._make_atoms(unit, skip_atoms, read, run)
+            return others
+        if got is None and not wanted.skip_atoms:  # a part must begin with its unit's first atom
+            got = entry.filling(wanted.unit, self.form, run.most_bytes)
+            got = self.right(entry, got, wanted.unit, run)
+        if isinstance(got, RowFilling):
+            return self.filled(got, self.computed(wanted), run)
+        if got is not None and self._usable(got, run.at):
+            return self.handed(got, got.atoms(wanted.skip_atoms), run, started)
+        self._unfilled(run)
+        return None
 
-    def _unfilled(self, entry: StoredEntry, run: Running) -> None:
+    def _unfilled(self, run: Running) -> None:
         """Note why a part is made without the store, if the store is unusable."""
+        entry = self.entry
         if entry.fills and not entry.store.standing.whole and (wrong := entry.wrong()):
             run.mine().stored(self.ordinal, wrong)
 
     def had(self, unit: Unit, run: Running) -> StoredUnit | None:
         """Return the rows of ``unit`` if they only need to be mapped, for ``handed`` to deliver."""
         entry = self.entry
-        if entry is None:
-            return None
         got = self.right(entry, entry.find_unit(unit, run.most_bytes, had=True), unit, run)
-        return None if got is None else self._usable(got, entry, run.at)
+        return got if got is not None and self._usable(got, run.at) else None
 
-    def _usable(self, found: StoredUnit, entry: StoredEntry, at: At) -> StoredUnit | None:
-        fits = entry.looks or not found.recut
-        return found if fits and found.settled(self.nodes, at) else None
+    def _usable(self, found: StoredUnit, at: At) -> bool:
+        return (self.entry.looks or not found.recut) and found.settled(self.nodes, at)
 
     def right(self, entry: StoredEntry, got: Any, unit: Unit, run: Running) -> Any:
         """Return ``got``, or None if a check finds that the rows differ from those computed now."""
@@ -106,9 +91,9 @@ class StoredLevel(Level):
         run.hold(found.loaded_bytes)
         run.mine().stored(self.ordinal)
         run.mine().lookups(self.ordinal, 0, 0, *found.came)
-        yield from self._counted(atoms, run, started)
+        yield from self.counted(atoms, run, started)
 
-    def _counted(
+    def counted(
         self, atoms: Iterator[Iterable[Block]], run: Running, started: float
     ) -> Iterator[Atom]:
         """Yield stored atoms, and count their blocks with the seconds that each took."""
@@ -123,7 +108,8 @@ class StoredLevel(Level):
             yield None, given
             started = time.perf_counter()
 
-    def _filled(self, filling: RowFilling, made: Iterator[Atom], run: Running) -> Iterator[Atom]:
+    def filled(self, filling: RowFilling, made: Iterator[Atom], run: Running) -> Iterator[Atom]:
+        """Yield the atoms ``made``, and store them as a part when all of them have passed."""
         before, done = self._settled(run.at).keys(), False
         try:
             for origin, blocks in made:
@@ -134,9 +120,7 @@ class StoredLevel(Level):
             lost = any(ordinal <= self.ordinal for ordinal in run.noted.ordinals)
             done = not lost and run.changed_ns() < filling.named_ns
             kept = done and filling.commit(self._settled(run.at), before)
-            if self.entry is not None:
-                wrong = "" if kept else self.entry.wrong(lost=lost)
-                run.mine().stored(self.ordinal, wrong)
+            run.mine().stored(self.ordinal, "" if kept else self.entry.wrong(lost=lost))
         finally:
             if not done:
                 filling.part.drop()

@@ -28,7 +28,7 @@ from dml.exec.tasks.partition import PartitionSizes, Piece, ReadTask
 from dml.exec.tasks.skipped_rows import Loss, Noted
 from dml.exec.tasks.slices import Outcome
 from dml.exec.tasks.steps import Steps
-from dml.exec.tasks.unit_input import Atom, Running
+from dml.exec.tasks.unit_input import Atom, Running, UnitRequest
 from dml.exec.tasks.unit_reader import Reading
 from dml.expr.flow import WHOLE
 from dml.io.source import Unit
@@ -238,7 +238,8 @@ class _UnitOutput:
         run = Running(
             reading.at, self.mine, self.noted, *telling, reading=reading, place=self.place
         )
-        return reading.top.atoms(unit, self.atom, partial(reading.atoms, unit, self.mine), run)
+        read = partial(reading.atoms, unit, self.mine)
+        return reading.top.atoms(UnitRequest(unit, self.atom, read, run))
 
     def pieces(self, block: Block) -> list[Piece]:
         """Return the pieces that are ready once the next output block is known."""

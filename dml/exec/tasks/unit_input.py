@@ -31,8 +31,6 @@ class Running:
     most_bytes: int
     hold: Callable[[int], None]
     """Called with the bytes of a part that stay in memory while the unit is open."""
-    aside: bool = False
-    """True if the rows are made only to be stored."""
     reading: Any = None
     """The reader of the source, if stored rows may be recomputed for a check."""
     place: int = 0
@@ -40,7 +38,10 @@ class Running:
 
 
 class UnitRequest(NamedTuple):
-    """A request for the atoms of ``unit`` from number ``skip_atoms`` on; see ``Level.atoms``."""
+    """A request for the atoms of ``unit`` from number ``skip_atoms`` on.
+
+    ``read`` reads the atoms of the unit from a number on from the source.
+    """
 
     unit: Unit
     skip_atoms: int

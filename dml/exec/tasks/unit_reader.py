@@ -17,7 +17,7 @@ from dml.data.block import Block
 from dml.errors import DmlError
 from dml.events import Tally
 from dml.exec.memory.memory_shares import sized
-from dml.exec.tasks.levels import levels
+from dml.exec.tasks.levels import opened
 from dml.exec.tasks.steps import Steps, Stopwatch
 from dml.expr.columns.computation import Predicate
 from dml.expr.flow import At
@@ -25,7 +25,7 @@ from dml.io.source import Unit
 from dml.kernels.rows.permutation import IndexPermutation
 from dml.ops.shuffle.shuffle_all import ShuffleAll
 from dml.ops.shuffle.shuffle_atoms import ShuffleAtoms
-from dml.physical.operators import coalesced_units
+from dml.physical.operators import Coalesce, LateScan, stage_tree
 from dml.physical.plan import Stage
 
 # Units that are tried, and how many of them must have no row that passes the filter; in a source of
@@ -58,18 +58,21 @@ class Reading:
         spanning: bool = False,
     ) -> None:
         self.stage, self.at, self.finishing = stage, at, finishing
-        self.units_each = coalesced_units(stage) if spanning and grain == 1 else 1
         self.whole_bytes, self.grain = whole_bytes, grain
         self.begun: Callable[[int], None] = lambda _: None
         self._seen: tuple[int, Unit] | None = None  # one tuple, since threads share it
         source, order = stage.source, stage.order
         self.places = source.unit_count
         in_order = not isinstance(order, ShuffleAll)
-        self.watch, self.top = Stopwatch(), levels(stage.steps, at, in_order=in_order)
+        tree = stage_tree(stage, spanning=spanning and grain == 1)
+        joins = (each.units for each in tree.chain() if isinstance(each, Coalesce))
+        self.units_each = next(joins, 1)
+        self.watch, self.top = Stopwatch(), opened(tree, at, in_order=in_order)
         # all steps in one object; the level's own, which has learned about functions, if it has all
         alone = self.top.below is None
         self.steps = self.top.steps if alone else Steps(stage.steps, at, 1)
-        self.late = Late(stage, at) if stage.predicate and stage.first else None
+        late = any(isinstance(each, LateScan) for each in tree.chain())
+        self.late = Late(stage, at) if late else None
         self.rows_order: IndexPermutation | None = None
         self.unit_order: IndexPermutation | None = None
         if isinstance(order, ShuffleAll):

@@ -253,7 +253,7 @@ def _by_place(
         elif isinstance(each, TaskSteps) and each.number > 1:
             staged.append(_Group(demands[each.number - 1], own))
         elif isinstance(each, TaskSteps):
-            staged[0] = _Group(demands[0], (works[0], *own))
+            staged[0] = _Group(demands[0], (*staged[0].works, *own))
         elif each.first >= len(plan.on_blocks):
             over += zip(each.nodes, own, strict=True)
             waits = waits or any(node.waits for node in each.nodes)
