@@ -21,8 +21,8 @@ from dml.api.run_telemetry import names_of, profile_of, rows_named
 from dml.base.host import host_class
 from dml.base.read_times import ReadTimes
 from dml.cache.elements.element_cache import Keeping
+from dml.cache.parts.entry import EntryName, StoredEntry
 from dml.cache.parts.parts import PartStore
-from dml.cache.rows.entry import EntryName, StoredEntry
 from dml.cache.rows.run_store import StoredLevels, Storing
 from dml.cache.store.open_stores import store_at
 from dml.cache.store.store_speed import measured
@@ -51,13 +51,6 @@ def times_of(root: str) -> tuple[ReadTimes, ReadTimes]:
     """Return the seconds to read and to write a part in store ``root``, as functions of bytes."""
     read, write = measured(root, host_class())
     return ReadTimes.measured(read), ReadTimes.measured(write)
-
-
-class KeptEntry(NamedTuple):
-    """A cache entry and the store that keeps it."""
-
-    store: PartStore
-    fingerprint: str
 
 
 class CachePlace(NamedTuple):
@@ -239,18 +232,15 @@ class Choosing:
             epochs += entry.store.uses.elsewhere(entry.fingerprint)
         return Site(below, read_s, write_s, epochs, hold, there, nbytes)
 
-    def entry(self, place: CachePlace, epoch: int) -> KeptEntry | None:
+    def entry(self, place: CachePlace, epoch: int) -> StoredEntry | None:
         """Return the cache entry of the rows at a place in ``epoch``; None if there is none."""
         if place.node.rows is Rows.STORED:
             entry: StoredEntry | None = self.store(place.node, epoch)
-            return None if entry is None else KeptEntry(entry.store, entry.fingerprint)
-        name = self.keep.names.get(place.node)
-        if name is None or self.keep.where is None:
-            return None
-        return KeptEntry(store_at(self.keep.where), name.hex())
+            return entry
+        return self.keep.entry(place.node)
 
     def _stored_state(
-        self, place: CachePlace, rows: list[float], entry: KeptEntry | None
+        self, place: CachePlace, rows: list[float], entry: StoredEntry | None
     ) -> tuple[float, float, float]:
         """Return the stored share of the rows at ``place``, their bytes and compute seconds."""
         if entry is None:
@@ -266,7 +256,7 @@ class Choosing:
         return min(1.0 if found.whole else 0.99, share), size, seconds
 
     def _epochs(
-        self, place: CachePlace, rows: list[float], epoch: int, entry: KeptEntry | None
+        self, place: CachePlace, rows: list[float], epoch: int, entry: StoredEntry | None
     ) -> float:
         """Return how often this job will read the rows at ``place``, including the next pass.
 
@@ -290,7 +280,7 @@ class Choosing:
             return min(most, left + later * place.passes)
         return most if most < math.inf else None
 
-    def _past(self, place: CachePlace, rows: list[float], entry: KeptEntry | None) -> float:
+    def _past(self, place: CachePlace, rows: list[float], entry: StoredEntry | None) -> float:
         """Return the number of complete passes that were computed so far, by any job.
 
         Passes are counted by the rows' fingerprint: telemetry names do not depend on the data.
@@ -371,8 +361,7 @@ class AutoKeeping(Keeping):
     """The element caches of a run; an ``autocache()`` takes part in passes that store or read."""
 
     def __init__(self, keep: Keeping, choosing: Choosing) -> None:
-        how: dict[str, Any] = {"where": keep.where, "describe": keep.describe, "later": keep.later}
-        super().__init__(keep.names, keep.most_bytes, keep.store, **how)
+        super().__init__(keep.names, keep.most_bytes, keep.store, entries=keep.entries)
         self.choosing = choosing
 
     def __call__(self, node: Node) -> Any:

@@ -21,6 +21,7 @@ from dml.physical.plan import Plan
 from dml.settings import Settings
 
 if TYPE_CHECKING:
+    from dml.cache.parts.entry import StoredEntry
     from dml.cache.parts.parts import PartStore
     from dml.cache.store.open_stores import Where
 
@@ -123,26 +124,14 @@ def _of_plan(
         if node.rows is Rows.STORED:
             yield node, _stored(storing(node, epoch), node, plan, settings.seed)
         elif node in keep.names:
-            found = keep.figures(node)
-            entry = None if node.keeps_in_memory or found.whole else storing(top, 0)
-            reuse = _describe_reusable(entry, top, plan, settings.seed)
-            yield node, _streamed(found, keep.names[node].hex(), node, settings, reuse)
+            found, entry = keep.figures(node), keep.entry(node)
+            given = None, None, found.elements, found.nbytes
+            others = None if entry is None or found.whole else storing(top, 0)
+            reuse = _describe_reusable(others, top, plan, settings.seed)
+            yield node, _cached(node, entry, *given, whole=found.whole, reuse=reuse)
 
 
-def _streamed(found: CacheFigures, name: str, node: Node, settings: Settings, reuse: str) -> Cached:
-    """Describe the cache ``node``, which the delivering process fills; its entry is ``name``."""
-    where, copied = store_of(settings), 0
-    place = ("disk", name, where.root)
-    if node.keeps_in_memory:
-        place = ("memory", "", "")
-    else:
-        copied = open_stores.store_at(where).copied_bytes(name)
-    given = node.label(), *place, None, None, found.elements, found.nbytes
-    changed = changed_below(node)
-    return Cached(*given, whole=found.whole, reuse=reuse, copied=copied, changed=changed)
-
-
-def _stored(entry: Any, node: Node, plan: Plan, seed: int) -> Cached:
+def _stored(entry: StoredEntry | None, node: Node, plan: Plan, seed: int) -> Cached:
     """Describe the cache ``node``, which workers fill; ``entry`` is None if it cannot be stored."""
     of = plan.stage.source.unit_count
     if entry is None:  # nothing can be stored
@@ -150,14 +139,20 @@ def _stored(entry: Any, node: Node, plan: Plan, seed: int) -> Cached:
     records = entry.store.records(entry.fingerprint)
     rows = sum(each.rows for each in records.values())
     size = sum(each.size for each in records.values())
-    names = entry.fingerprint, entry.where.root, len(records), of
     reuse, whole = _describe_reusable(entry, node, plan, seed), len(records) == of
     said = None if records else entry.store.quarantined(entry.fingerprint)
-    wrong = quarantine.words(said)
-    copied = entry.store.copied_bytes(entry.fingerprint)
-    given = node.label(), "disk", *names, rows, size
-    told: dict[str, Any] = {"reuse": reuse, "quarantined": wrong, "changed": changed_below(node)}
-    return Cached(*given, whole=whole, copied=copied, **told)
+    told: dict[str, Any] = {"reuse": reuse, "quarantined": quarantine.words(said)}
+    return _cached(node, entry, len(records), of, rows, size, whole=whole, **told)
+
+
+def _cached(node: Node, entry: StoredEntry | None, *counts: Any, **found: Any) -> Cached:
+    """Describe the cache ``node``, whose rows are in ``entry``; in memory if that is None."""
+    place, copied = ("memory", "", ""), 0
+    if entry is not None:
+        place = ("disk", entry.fingerprint, entry.where.root)
+        copied = entry.store.copied_bytes(entry.fingerprint)
+    told = {"copied": copied, "changed": changed_below(node), **found}
+    return Cached(node.label(), *place, *counts, **told)
 
 
 def _describe_reusable(entry: Any, node: Node, plan: Plan, seed: int) -> str:
@@ -196,10 +191,11 @@ def clearing(plan: Plan, settings: Settings) -> list[Callable[[], None]]:
     """
     found: list[Callable[[], None]] = []
     entries: list[tuple[Where, str, str]] = []
-    for store, where, name in _entries(plan, settings):
+    for entry in _entries(plan, settings):
+        where, name = entry.where, entry.fingerprint
         unpin = f"dml.Catalog({where.root!r}, {where.namespace!r}).unpin({name[:8]!r})"
-        pins.must_not_hold(store.place, name, unpin)
-        found.append(partial(store.remove, name))
+        pins.must_not_hold(entry.store.place, name, unpin)
+        found.append(partial(entry.store.remove, name))
         entries.append((where, name, unpin))
     if settings.executor == "distributed" and entries:
         found.insert(0, partial(_clear_workers, settings, entries))
@@ -214,18 +210,17 @@ def _clear_workers(settings: Settings, entries: list[tuple[Where, str, str]]) ->
         warn(f"clear_cache could not clear what {place} keeps: {reason}", UserWarning)
 
 
-def _entries(plan: Plan, settings: Settings) -> Iterator[tuple[PartStore, Where, str]]:
-    """Yield the store, location and fingerprint of each entry of the plan's caches."""
-    for each in (one for _, one in cache_contents(plan, settings) if one.name):
-        where = store_of(settings, each.where)
-        yield open_stores.store_at(where), where, each.name
-    storing = storing_of(plan, settings, runs=False)
+def _entries(plan: Plan, settings: Settings) -> Iterator[StoredEntry]:
+    """Yield the entries of the plan's caches, and those that hold some of their columns alone."""
+    keep, storing = keeping_of(plan, settings, 0), storing_of(plan, settings, runs=False)
+    yield from filter(None, map(keep.entry, keep.entries))
     for one in plan.all:
         for node in (each for each in one.on_blocks if each.rows is Rows.STORED):
             entry = storing(node, 0)
-            found = entry and _finding(entry, node, one, settings.seed)
-            for name in reuse_report.own(found) if found else ():
-                yield entry.store, entry.where, name
+            if entry is not None:
+                yield entry
+                found = _finding(entry, node, one, settings.seed)
+                yield from map(found.opened, reuse_report.own(found) if found else ())
 
 
 def must_keep(plan: Plan, settings: Settings) -> None:

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -24,6 +25,7 @@ from dml.udfs.named_function import name_now
 
 if TYPE_CHECKING:
     from dml.cache.elements.element_cache import Keeping
+    from dml.cache.parts.entry import EntryName
     from dml.cache.store.open_stores import Where
 
 
@@ -57,14 +59,23 @@ def keeping_of(plan: Plan, settings: Settings, most_bytes: int, epoch: int = 0) 
     caches = [node for each in plan.all for node in each.stream if node.rows is Rows.KEPT]
     off = without(settings)
     made = partial(kept_name, seed=settings.seed, optimized=settings.optimize, without=off)
-    stored = [node for node in caches if not node.keeps_in_memory]
-    names = {node: made(node) for node in caches if node not in stored or _lasts(node)}
-    where = store_of(settings) if stored else None
-    told, later = (
-        partial(said_of, seed=settings.seed, plain=settings.plain_text),
-        partial(_later, plan, settings, epoch),
-    )
-    return Keeping(names, most_bytes, where=where, describe=told, later=later)
+    names = {node: made(node) for node in caches if node.keeps_in_memory or _lasts(node)}
+    return Keeping(names, most_bytes, entries=_entries_of(plan, settings, names, epoch))
+
+
+def _entries_of(
+    plan: Plan, settings: Settings, names: Mapping[Node, bytes], epoch: int
+) -> dict[Node, EntryName]:
+    """Return the entries of the element caches in ``names`` that are on disk."""
+    entries = {}
+    for node in filter(keeps_on_disk, names):
+        from dml.cache.parts.entry import EntryName
+
+        below, plain = node.inputs[0], settings.plain_text
+        about = describe_rows(below, "stream", seed=settings.seed, plain=plain)
+        later = _later(plan, settings, epoch, node)
+        entries[node] = EntryName(store_of(settings), names[node].hex(), about, later=later)
+    return entries
 
 
 def passes_at(plan: Plan, number: int) -> float:
@@ -130,7 +141,7 @@ def storing_of(
 
 def _named(node: Any, plan: Plan, settings: Settings, *, runs: bool) -> Any:
     """Return the name of the entry in which rows of ``node`` are stored or may be found."""
-    from dml.cache.rows.entry import EntryName, entry_of
+    from dml.cache.parts.entry import EntryName, entry_of
 
     seed, at_ns = settings.seed, unchanged_since_ns()
     below, root, about = node, "", {}
@@ -163,11 +174,6 @@ def checked(settings: Settings) -> bool:
 def keeps_on_disk(node: Node) -> bool:
     """Return True if ``node`` is a cache of elements on disk."""
     return node.rows is Rows.KEPT and not node.keeps_in_memory
-
-
-def said_of(cache: Node, *, seed: int, plain: bool = False) -> dict[str, Any]:
-    """Return the description that the store keeps of the rows that ``cache`` stores of a stream."""
-    return describe_rows(cache.inputs[0], "stream", seed=seed, plain=plain)
 
 
 def describe_rows(

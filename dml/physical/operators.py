@@ -112,6 +112,13 @@ class UnitCache(TaskSteps):
     kind = "cache"
 
 
+class UnitLookup(TaskSteps):
+    """Operators of a stage whose output is first looked up in entries of other caches, in epoch 0.
+
+    They run for the units, and the columns, that no entry has; nothing is stored.
+    """
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class SliceSteps(PhysicalOperator):
     """Row-local operators that run on slices of the ordered rows: those of ``lane``."""
@@ -222,18 +229,22 @@ def coalesced_units(stage: Stage) -> int:
     return UNITS if all(node.rows is Rows.SAME for node in stage.steps) else FILTERED
 
 
-def stage_tree(stage: Stage, *, spanning: bool = False) -> PhysicalOperator:
+def stage_tree(stage: Stage, *, spanning: bool = False, looks: bool = False) -> PhysicalOperator:
     """Return the operators that the tasks of the first stage run, the last one first.
 
-    ``spanning`` permits blocks with rows of several units.
+    ``spanning`` permits blocks with rows of several units. With ``looks``, entries of other caches
+    may have the rows of the last operator.
     """
     scan = LateScan if stage.predicate and stage.first else SourceScan
     made: PhysicalOperator = scan((stage.source,), 0, stage=stage)
     if spanning and (units := coalesced_units(stage)) > 1:
         made = Coalesce((), 1, (made,), units=units)
-    first = 1
+    in_units = stage.order is None or stage.order.takes_units  # not a permutation of all rows
+    first, looked = 1, looks and in_units
     for nodes in _parted(stage.steps):
-        kind = UnitCache if nodes[0].rows is Rows.STORED else TaskSteps
+        last = first + len(nodes) > len(stage.steps)
+        kind: type[TaskSteps] = UnitLookup if last and looked else TaskSteps
+        kind = UnitCache if nodes[0].rows is Rows.STORED else kind
         made = kind(nodes, first, (made,), number=1)
         first += len(nodes)
     return made
@@ -253,7 +264,8 @@ def _stages(plan: Plan, choices: RunChoices, lanes: Sequence[Lane]) -> PhysicalO
     """
     steps = plan.on_blocks[1 : lanes[0].first] if lanes else plan.stage.steps
     spanning = coalesces(plan, choices) and not (plan.links or lanes)
-    made = stage_tree(dataclasses.replace(plan.stage, steps=steps), spanning=spanning)
+    stage = dataclasses.replace(plan.stage, steps=steps)
+    made = stage_tree(stage, spanning=spanning, looks=choices.looks)
     for number, link in enumerate(() if lanes else plan.links, 2):
         first = made.first + len(made.nodes)
         made = TaskSteps(link.steps, first, (made,), number=number)

@@ -17,7 +17,7 @@ from typing import Any, Unpack
 from dml.api.session import Nesting
 from dml.cache.elements.element_cache import Keeping
 from dml.cache.lookup.reuse_report import reuses_entries
-from dml.cache.rows.entry import EntryName, entry_of
+from dml.cache.parts.entry import EntryName, entry_of
 from dml.cache.rows.run_store import Storing
 from dml.cache.store.open_stores import LocalPlace, Where
 from dml.cluster.cluster_run import ClusterRun
@@ -133,7 +133,12 @@ def streaming(node: Node, way: RunWay, cache: Path, *, epoch: int = 0, seed: int
     named = partial(kept_name, seed=seed, optimized=way.rewriting, without=way.without)
     names = {each: named(each) for each in caches}
     where = _where(way, cache)
-    keep = Keeping(names, way.kept_bytes, where=where)
+    entries = {
+        each: EntryName(where, name.hex(), {})
+        for each, name in names.items()
+        if where is not None and not each.keeps_in_memory
+    }
+    keep = Keeping(names, way.kept_bytes, entries=entries)
     store = nothing_stored if where is None else _storing(plan, where, seed, way.filled)
     at = At(
         *(epoch, seed, _tiers(cache / "kernels", way.kernels), {}, DiskSpill, way.budget),

@@ -20,6 +20,7 @@ from dml import col
 from dml.api.catalog import Catalog
 from dml.api.dataset import Dataset
 from dml.base.user_line import warn
+from dml.cache.store import open_stores
 from dml.cache.store.disk import Disk
 from dml.cache.store.health import StoreWarning
 from dml.cache.store.primitives import UnwritableError
@@ -89,6 +90,24 @@ def test_a_pin_of_what_is_gone_holds_nothing(data: Path, tmp_path: Path) -> None
     ds.clear_cache()
     catalog.pin(status.name)
     ds.clear_cache()
+
+
+def test_clearing_reads_the_record_of_each_part_once(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds = kept(dml.read_parquet(data).map(dict).cache(tier="disk"), tmp_path)
+    assert ds.count() == ROWS
+    read, get = list[str](), Disk.get
+
+    def noted(self: Disk, name: str) -> bytes | None:
+        read.append(name)
+        return get(self, name)
+
+    monkeypatch.setattr(open_stores, "_OPEN", {})  # as another process begins
+    monkeypatch.setattr(Disk, "get", noted)
+    ds.clear_cache()
+    assert sum("/part." in name for name in read) == GROUPS
+    assert parts(ds) == [0]
 
 
 def test_a_store_that_can_only_be_read_is_not_cleared_in_silence(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dml.cache.rows.entry import EntryName
+from dml.cache.parts.entry import EntryName
 from dml.cache.rows.run_store import Storing
 from dml.cache.store.open_stores import Where
 from dml.data import row_slicing

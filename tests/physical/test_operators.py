@@ -23,7 +23,10 @@ from dml.physical.operators import (
     RunChoices,
     SharedStream,
     SliceSteps,
+    SourceScan,
     TaskSteps,
+    UnitCache,
+    UnitLookup,
 )
 from dml.physical.plan import Plan
 from dml.testing.strategies import pipeline
@@ -117,6 +120,26 @@ def test_units_are_read_together_where_batches_are_cut() -> None:
         assert Coalesce not in kinds(tree(ds))
         assert Coalesce not in kinds(tree(ds.map(f).batch(4)))
         assert Coalesce not in kinds(tree(ds.batch(4), RunChoices(samples=3)))
+
+
+def test_a_cache_of_units_is_an_operator_of_its_own() -> None:
+    rows = dml.range(100).filter(col("id") > 3)
+    kept = rows.cache("disk").with_columns(y=col("id") + 1)
+    assert kinds(tree(kept)) == [TaskSteps, UnitCache, TaskSteps, SourceScan]
+    assert kinds(tree(kept.cache("disk").cache("disk")))[:3] == [UnitCache, UnitCache, TaskSteps]
+    assert UnitCache not in kinds(tree(rows.shuffle(9).cache("disk")))
+
+
+def test_rows_that_others_may_have_are_looked_up_above_the_last_cache_of_units() -> None:
+    rows, looks = dml.range(100).filter(col("id") > 3), RunChoices(looks=True)
+    above = rows.cache("disk").with_columns(y=col("id") + 1)
+    found = [UnitLookup, UnitCache, TaskSteps, SourceScan]
+    assert kinds(tree(above.shuffle(9).cache("disk"), looks))[2:] == found
+    assert UnitLookup not in kinds(tree(rows.cache("disk").batch(4), looks))
+    whole = tree(dml.range(100).shuffle().with_columns(y=col("id") + 1).cache(), looks)
+    (scan,) = (each for each in whole.chain() if isinstance(each, SourceScan))
+    assert scan.stage.order is not None
+    assert UnitLookup not in kinds(whole)
 
 
 def test_a_filter_over_a_file_is_a_late_scan(tmp_path: object) -> None:

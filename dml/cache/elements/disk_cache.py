@@ -13,7 +13,7 @@ import time
 import weakref
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from dml.cache.elements.element_parts import (
@@ -24,9 +24,9 @@ from dml.cache.elements.element_parts import (
     empty_part,
     read,
 )
-from dml.cache.parts.parts import PartFilling, PartSource, PartStore
-from dml.cache.store.open_stores import Where, store_at
-from dml.cache.store.tiers import LATER
+from dml.cache.parts.entry import StoredEntry
+from dml.cache.parts.parts import PartFilling, PartSource
+from dml.cache.store.open_stores import Where
 from dml.data.block_copy import own
 from dml.data.id_columns import FREE, form_of
 from dml.data.schema import Schema
@@ -163,14 +163,12 @@ PARTS_OF_A_QUOTA = 8  # a part as large as the quota would evict all other parts
 OPEN = 4  # most parts that are mapped at once
 MOST_TIMES = 64  # factor by which waiting times grow at most: to some ten minutes
 
-Told = Mapping[str, Any]
-
 
 class DiskShelf:
     """The parts of one cached stream, shared by all flows of this process."""
 
-    def __init__(self, store: PartStore, name: str, *, batched: bool) -> None:
-        self.store, self.name, self.batched = store, name, batched
+    def __init__(self, entry: StoredEntry, *, batched: bool) -> None:
+        self.entry, self.batched = entry, batched
         self.changed = threading.Condition()
         self.claims = threading.Lock()
         self.spans = Spans()
@@ -183,17 +181,11 @@ class DiskShelf:
         self.followed = False  # several flows read this stream at once
         self.unsure = True  # other processes may have made parts since the last survey
         self.frontier: int | None = None  # a missing part whose predecessor was made here
-        self.described = False
-        self.later = LATER  # expected number of later reads of each part
 
     # ------------------------------------------------------------------------------------ reading
 
-    def find_entry(self, place: int, describe: Callable[[], Told]) -> CachedBlock | None:
-        """Return the cached block with element ``place``; None if the caller must make the element.
-
-        ``describe`` returns the description of the cache entry, which is written with its first
-        part.
-        """
+    def find_block(self, place: int) -> CachedBlock | None:
+        """Return the cached block with element ``place``; None if the caller must make it."""
         while True:
             with self.changed:
                 if self._makes(place):
@@ -205,7 +197,7 @@ class DiskShelf:
                     self._pass(place)
                 if ended or number is None or self.making is not None:
                     return entry
-            if not self._claim(number, place, describe):
+            if not self._claim(number, place):
                 return None
 
     def _makes(self, place: int) -> bool:
@@ -291,14 +283,14 @@ class DiskShelf:
     def mapped(self, place: int) -> PackedEntries | None:
         """Map the part with element ``place`` again, for one run; return None if impossible."""
         with self.changed:
-            number = self.spans.covering(place) if self.store.tiers.maps else None
+            number = self.spans.covering(place) if self.entry.store.tiers.maps else None
             known = None if number is None else self.open.get(number)
         loaded = known is not None and not known.mapped
         packed = None if number is None or loaded else self._mapped(number, 0)
         return packed if packed is not None and packed.first <= place < packed.end else None
 
     def _mapped(self, number: int, most_bytes: int = sys.maxsize) -> PackedEntries | None:
-        rows = self.store.part(self.name, number, most_bytes, self.later)
+        rows = self.entry.part(number, most_bytes)
         return None if rows is None else read(rows, batched=self.batched)
 
     def _news(self, place: int) -> bool:
@@ -311,7 +303,7 @@ class DiskShelf:
     def _survey(self) -> None:
         """Record the spans of all parts in the store, without reading their rows."""
         self.unsure = False
-        for number, record in sorted(self.store.records(self.name).items()):
+        for number, record in sorted(self.entry.store.records(self.entry.fingerprint).items()):
             if number not in self.spans.of and "kept" in record.about:
                 self.spans.know(number, PartSpan.of(record.about))
 
@@ -332,7 +324,7 @@ class DiskShelf:
 
     # ------------------------------------------------------------------------------------- making
 
-    def _claim(self, number: int, place: int, describe: Callable[[], Told]) -> bool:
+    def _claim(self, number: int, place: int) -> bool:
         """Begin part ``number``, or wait for the process that fills it.
 
         Return True if the caller must look for element ``place`` again, False if it must make it.
@@ -342,10 +334,7 @@ class DiskShelf:
                 if self.making is not None or self.spans.absent(place) != number:
                     return True
             self.frontier = None
-            if not self.described:
-                self.described = True
-                self.store.describe(self.name, describe())
-            got = self.store.fill(self.name, number, later=self.later)
+            got = self.entry.fill(number)
             with self.changed:
                 if isinstance(got, PartFilling):
                     self._begin(number, place, got)
@@ -357,7 +346,7 @@ class DiskShelf:
     def _begin(self, number: int, place: int, filling: PartFilling) -> None:
         if self.unsure:
             self._survey()
-        after, quota, fits = self.spans.of.get(number + 1), self.store.quota, PART_BYTES
+        after, quota, fits = self.spans.of.get(number + 1), self.entry.store.quota, PART_BYTES
         if quota is not None:
             fits = min(fits, quota.most_bytes // PARTS_OF_A_QUOTA)
         fits = min(fits, FOLLOWED_BYTES) if self.followed else fits
@@ -370,9 +359,7 @@ class DiskShelf:
             self.making.overtaken = before.overtaken
         self.changed.notify_all()
 
-    def offer(
-        self, entry: CachedBlock, schemas: Mapping[int, Schema], describe: Callable[[], Told]
-    ) -> None:
+    def offer(self, entry: CachedBlock, schemas: Mapping[int, Schema]) -> None:
         """Add a block to the unfinished part, if it is the next one.
 
         If the part was committed meanwhile, because a reader wanted its elements, the block begins
@@ -396,21 +383,21 @@ class DiskShelf:
             if number is None:
                 self._pass(fitted.first)
         if number is not None:
-            self._claim(number, fitted.first, describe)
-            self.offer(fitted, schemas, describe)
+            self._claim(number, fitted.first)
+            self.offer(fitted, schemas)
 
     def _absent(self, place: int) -> int | None:
         """Return the number of the missing part that would begin with element ``place``, if any."""
         self._news(place)
         return self.spans.absent(place)
 
-    def end(self, place: int, describe: Callable[[], Told]) -> None:
+    def end(self, place: int) -> None:
         """Record that the stream ends before element ``place``, after its last element was made."""
         with self.changed:
             between = self.making is None and self.made is not None and self.made.next == place
             number = self._absent(place) if between else None
         if number is not None:
-            self._claim(number, place, describe)
+            self._claim(number, place)
         with self.changed:
             if self.making is not None and self.making.next == place:
                 self._commit(last=True)
@@ -449,12 +436,14 @@ SHELVES: weakref.WeakValueDictionary[tuple[Where, str], DiskShelf] = weakref.Wea
 LOCK = threading.Lock()
 
 
-def shelf_of(where: Where, name: str, *, batched: bool) -> DiskShelf:
-    """Return the parts of the cached stream ``name``, one object for all its users in a process."""
+def shelf_of(entry: StoredEntry, *, batched: bool) -> DiskShelf:
+    """Return the parts of the cached stream of ``entry``, one object for all users in a process."""
+    key = entry.where, entry.fingerprint
     with LOCK:
-        found = SHELVES.get((where, name))
+        found = SHELVES.get(key)
         if found is None:
-            found = SHELVES[where, name] = DiskShelf(store_at(where), name, batched=batched)
+            found = SHELVES[key] = DiskShelf(entry, batched=batched)
+        found.entry = entry
         found.look_again()
         return found
 
@@ -464,17 +453,8 @@ class OnDisk:
 
     elsewhere = True
 
-    def __init__(
-        self,
-        where: Where,
-        name: str,
-        node: Node,
-        describe: Callable[[], Told],
-        later: float = LATER,
-    ) -> None:
-        self.shelf = shelf_of(where, name, batched=node.batched)
-        self.shelf.later = later
-        self.describe = describe
+    def __init__(self, entry: StoredEntry, node: Node) -> None:
+        self.shelf = shelf_of(entry, batched=node.batched)
         # Operators are identified by place: a filter with reordered conditions has another digest.
         self.operators = [each.digest.hex() for each in node.inputs[0].walk()]
         self.places = {name: place for place, name in enumerate(self.operators)}
@@ -492,10 +472,10 @@ class OnDisk:
         """Return the cached block with element ``place``; None if the caller must make it."""
         entry, mine = None, self.own
         if mine is None or not mine.first <= place < mine.end:
-            entry = self.shelf.find_entry(place, self.describe)
+            entry = self.shelf.find_block(place)
             self._count(place)
             self.own = mine = None if entry is None else self.shelf.mapped(place)
-            if entry is not None and mine is None and self.shelf.store.tiers.maps:
+            if entry is not None and mine is None and self.shelf.entry.store.tiers.maps:
                 entry = entry._replace(block=own(entry.block))  # other runs read that mapping
         entry = entry if mine is None else mine.entry(place)
         self.hits += entry is not None
@@ -517,11 +497,11 @@ class OnDisk:
         """Offer the next block to the store, with the schemas that have settled."""
         self.misses += 1
         known = {self.places[name]: schema for name, schema in schemas.items()}
-        self.shelf.offer(entry, known, self.describe)
+        self.shelf.offer(entry, known)
 
     def end(self, place: int) -> None:
         """Record that the stream ends before element ``place``."""
-        self.shelf.end(place, self.describe)
+        self.shelf.end(place)
 
     def leave(self) -> None:
         """End a flow of this run; the elements stay in the store."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import math
 import threading
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Set
-from functools import partial
+from collections.abc import Iterable, Mapping, Set
 from typing import TYPE_CHECKING, cast
 
 from dml.base.user_line import warn
@@ -23,8 +21,8 @@ from dml.ops.cache.stored import Stored
 from dml.physical.plan import Plan
 
 if TYPE_CHECKING:
-    from dml.cache.elements.disk_cache import OnDisk, Told
-    from dml.cache.store.open_stores import Where
+    from dml.cache.elements.disk_cache import OnDisk
+    from dml.cache.parts.entry import EntryName, StoredEntry
 
 # Bytes of a cached block besides its rows: its positions, whose states are below 4 kB.
 POSITION_BYTES = 2048
@@ -178,9 +176,8 @@ class CacheFigures:
 class Keeping(NothingKept):
     """The caches of one run, by name; those in memory take ``most_bytes`` in all.
 
-    Elements on disk are in the store ``where``. For each cache, ``describe`` returns the
-    description of its entry, and ``later`` the expected number of later reads. A copy sent to
-    another process caches nothing: caches work where elements are delivered.
+    ``entries`` are the caches on disk, which have a name in ``names``, too. A copy sent to another
+    process caches nothing: caches work where elements are delivered.
     """
 
     def __init__(
@@ -189,12 +186,10 @@ class Keeping(NothingKept):
         most_bytes: int,
         store: ElementStore = STORE,
         *,
-        where: Where | None = None,
-        describe: Callable[[Node], Told] = lambda _node: {},
-        later: Callable[[Node], float] = lambda _node: math.inf,
+        entries: Mapping[Node, EntryName] | None = None,
     ) -> None:
         self.names, self.most_bytes, self.store = names, most_bytes, store
-        self.where, self.describe, self.later = where, describe, later
+        self.entries = entries or {}
         self.shares: dict[Node, CacheShare | OnDisk] = {}
 
     def refuse(self) -> None:
@@ -211,7 +206,7 @@ class Keeping(NothingKept):
             return None
         share = self.shares.get(node)
         if share is None:
-            share = self._on_disk(node, name) if on_disk(node) else self._in_memory(node, name)
+            share = self._on_disk(node) if on_disk(node) else self._in_memory(node, name)
             if share is None:
                 return None
             share = self.shares.setdefault(node, share)
@@ -224,14 +219,20 @@ class Keeping(NothingKept):
         held.shorten(self.most_bytes)
         return CacheShare(held, self.most_bytes, self.store, batched=node.batched)
 
-    def _on_disk(self, node: Node, name: bytes) -> OnDisk | None:
-        if self.where is None:
+    def _on_disk(self, node: Node) -> OnDisk | None:
+        entry = self.entry(node)
+        if entry is None:
             return None
         # imported here: runs without a cache on disk do not load the module
         from dml.cache.elements import disk_cache  # noqa: PLC0415
 
-        describe = partial(self.describe, node)
-        return disk_cache.OnDisk(self.where, name.hex(), node, describe, self.later(node))
+        return disk_cache.OnDisk(entry, node)
+
+    def entry(self, node: Node) -> StoredEntry | None:
+        """Open the entry of the cache ``node``; return None if it is not on disk."""
+        from dml.cache.parts.entry import entry_of  # noqa: PLC0415 (as above)
+
+        return entry_of(self.entries[node]) if node in self.entries else None
 
     @property
     def fills_disk(self) -> bool:  # type: ignore[override]

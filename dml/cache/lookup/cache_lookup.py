@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from dml.cache.lookup.cache_index import CacheIndex, Family, IndexMember, index_of
 from dml.cache.lookup.column_zip import Shaped
+from dml.cache.parts.entry import StoredEntry
 from dml.cache.rows.canary import CanarySample, trusted
-from dml.cache.rows.entry import StoredEntry
 from dml.cache.rows.row_parts import StoredUnit
 from dml.data.block import Block
 from dml.data.schema import Schema, code_of
@@ -237,7 +237,7 @@ class Finding:
     ) -> TakenColumns | None:
         """Return columns ``names`` of a unit, all if None; return None if the entry is unusable."""
         entry = self.opened(piece.fingerprint)
-        found = entry.find_unit(unit, run.most_bytes)
+        found = StoredUnit.find(entry, unit, run.most_bytes)
         if found is None or any(number >= place.limit(piece) for number in found.schemas):
             return None
         shaped = place.shaped(piece, names)

@@ -18,7 +18,7 @@ from dml.cache.lookup.cache_index import is_name, say
 from dml.cache.parts.records import PartRecord, about_in, checked
 
 if TYPE_CHECKING:
-    from dml.cache.rows.entry import StoredEntry
+    from dml.cache.parts.entry import StoredEntry
 
 
 class Rooted:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dml.cache.lookup.cache_lookup import Finding, LookupPiece, LookupPlace
 from dml.cache.lookup.content_lookup import Rooted, any_above
-from dml.cache.rows.entry import StoredEntry
+from dml.cache.parts.entry import StoredEntry
 from dml.expr.columns.value import value_text
 from dml.expr.facts import Rows
 from dml.expr.node import Node

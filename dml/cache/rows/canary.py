@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from dml.base.fingerprint import digest
 from dml.base.user_line import warn
+from dml.cache.rows.row_parts import StoredUnit
 from dml.data.block import Block, concat
 from dml.data.comparison import first_odd, part
 from dml.data.id_columns import FREE
@@ -41,9 +42,8 @@ from dml.expr.node import Node
 from dml.expr.user_call import NotConstructedError
 
 if TYPE_CHECKING:
+    from dml.cache.parts.entry import StoredEntry
     from dml.cache.parts.parts import PartStore
-    from dml.cache.rows.entry import StoredEntry
-    from dml.cache.rows.row_parts import StoredUnit
     from dml.exec.tasks.unit_input import Running
     from dml.io.source import Source, Unit
 
@@ -221,7 +221,7 @@ def _elsewhere(sample: CanarySample, run: Running, draw: int) -> CanarySample:
     if index == sample.unit.index:
         return sample
     unit = source.unit(index)
-    found = sample.entry.find_unit(unit, run.most_bytes)
+    found = StoredUnit.find(sample.entry, unit, run.most_bytes)
     return sample if found is None else sample._replace(unit=unit, found=found)
 
 

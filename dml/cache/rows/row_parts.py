@@ -20,6 +20,7 @@ from dml.udfs.calling.batch_arrays import plain
 
 if TYPE_CHECKING:
     from dml.cache.parts.blobs import PartRows as Part
+    from dml.cache.parts.entry import StoredEntry
     from dml.cache.parts.part_fill import PartFilling as Draft
 
 
@@ -42,6 +43,14 @@ class StoredUnit:
         self.blocks = StoredBlocks(part.runs, self.form, firsts, marked(about), finish)
         self.schemas = {int(place): schema_of(text) for place, text in about["schemas"].items()}
         self.own = frozenset(about["own"])
+
+    @staticmethod
+    def find(
+        entry: StoredEntry, unit: Unit, most_bytes: int, *, had: bool = False
+    ) -> StoredUnit | None:
+        """Return the rows of ``unit`` in an entry, as ``StoredEntry.part`` does; None if none."""
+        rows = entry.part(unit.index, most_bytes, had=had)
+        return None if rows is None else StoredUnit.of(rows, unit)
 
     @staticmethod
     def of(rows: Part, unit: Unit) -> StoredUnit | None:
@@ -96,6 +105,16 @@ class RowFilling:
         self.atoms: list[int] = []
         self.blocks: list[tuple[int, int, int]] = []
         self.plain, self.marks = True, ""
+
+    @staticmethod
+    def begin(
+        entry: StoredEntry, unit: Unit, form: int, most_bytes: int
+    ) -> StoredUnit | RowFilling | None:
+        """Return a unit's rows, or a filling to store them; None if they will not be stored."""
+        got = entry.fill(unit.index, most_bytes)
+        if got is None or isinstance(got, tuple):
+            return None if got is None else StoredUnit.of(got, unit)
+        return RowFilling(got, unit, form, entry.at_ns, recut=entry.looks)
 
     def passing(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """Yield the blocks of an atom, each of them after it was added to the part."""

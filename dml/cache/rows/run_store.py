@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
 from dml.cache.elements.element_cache import CacheWatch
-from dml.cache.rows.entry import EntryName, StoredEntry, entry_of
+from dml.cache.parts.entry import EntryName, StoredEntry, entry_of
 from dml.cache.rows.row_parts import StoredUnit
 from dml.cache.rows.stored_columns import Reusing
 from dml.cache.rows.stored_rows import StoredLevel

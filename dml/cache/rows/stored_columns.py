@@ -19,7 +19,7 @@ from dml.cache.lookup.cache_index import RECUT
 from dml.cache.lookup.cache_lookup import Finding, LookupPlace, TakenColumns
 from dml.cache.lookup.column_zip import Cursor, Shaped, all_beside, beside, recut
 from dml.cache.lookup.content_lookup import Rooted
-from dml.cache.rows.entry import StoredEntry
+from dml.cache.parts.entry import StoredEntry
 from dml.cache.rows.row_parts import RowFilling, StoredUnit
 from dml.cache.rows.stored_rows import StoredLevel
 from dml.data.block import Block
@@ -78,7 +78,7 @@ class Reusing(StoredLevel):
         made = self._over_lower(None, wanted)
         if made is None or skip_atoms or not self.gives_stored:
             return made
-        got = self.entry.filling(unit, self.form, run.most_bytes)
+        got = RowFilling.begin(self.entry, unit, self.form, run.most_bytes)
         if isinstance(got, RowFilling):
             return self.filled(got, made, run)
         if isinstance(got, StoredUnit) and self._fits(self.entry, got, wanted):
@@ -135,7 +135,7 @@ class Reusing(StoredLevel):
         if not name:
             return None
         entry = self.finding(wanted.at).opened(name)
-        found = entry.find_unit(wanted.unit, wanted.run.most_bytes)
+        found = StoredUnit.find(entry, wanted.unit, wanted.run.most_bytes)
         return found if found is not None and self._fits(entry, found, wanted) else None
 
     def _fits(self, entry: StoredEntry, found: StoredUnit, wanted: UnitRequest) -> bool:
@@ -154,7 +154,7 @@ class Reusing(StoredLevel):
         name = finding.group(columns)
         entry = finding.opened(name, columns=list(missing))
         begins = self.gives_stored and not wanted.skip_atoms
-        got = entry.filling(wanted.unit, self.form, run.most_bytes) if begins else None
+        got = RowFilling.begin(entry, wanted.unit, self.form, run.most_bytes) if begins else None
         if isinstance(got, StoredUnit) and self._fits(entry, got, wanted):
             schema = Schema((n, self.schema[n]) for n in missing)
             return self._served([*taken, TakenColumns(got, Shaped(None, schema))], wanted)

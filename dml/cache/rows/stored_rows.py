@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from dml.cache.parts.entry import StoredEntry
 from dml.cache.rows.canary import CanarySample, trusted
-from dml.cache.rows.entry import StoredEntry
 from dml.cache.rows.row_parts import RowFilling, StoredUnit
 from dml.data.block import Block
 from dml.data.id_columns import FREE, PICKED, RUN
@@ -43,14 +43,14 @@ class StoredLevel(Level):
 
     def kept(self, wanted: UnitRequest) -> Iterator[Atom] | None:
         """Return atoms that are stored, or will be once they have passed; None if neither."""
-        started, entry, run = time.perf_counter(), self.entry, wanted.run
-        got = self.right(entry, entry.find_unit(wanted.unit, run.most_bytes), wanted.unit, run)
+        started, entry, unit, run = time.perf_counter(), self.entry, wanted.unit, wanted.run
+        got = self.right(entry, StoredUnit.find(entry, unit, run.most_bytes), unit, run)
         others = self.instead(wanted) if got is None else None
         if others is not None:
             return others
         if got is None and not wanted.skip_atoms:  # a part must begin with its unit's first atom
-            got = entry.filling(wanted.unit, self.form, run.most_bytes)
-            got = self.right(entry, got, wanted.unit, run)
+            got = RowFilling.begin(entry, unit, self.form, run.most_bytes)
+            got = self.right(entry, got, unit, run)
         if isinstance(got, RowFilling):
             return self.filled(got, self.computed(wanted), run)
         if got is not None and self._usable(got, run.at):
@@ -67,7 +67,8 @@ class StoredLevel(Level):
     def had(self, unit: Unit, run: Running) -> StoredUnit | None:
         """Return the rows of ``unit`` if they only need to be mapped, for ``handed`` to deliver."""
         entry = self.entry
-        got = self.right(entry, entry.find_unit(unit, run.most_bytes, had=True), unit, run)
+        got = StoredUnit.find(entry, unit, run.most_bytes, had=True)
+        got = self.right(entry, got, unit, run)
         return got if got is not None and self._usable(got, run.at) else None
 
     def _usable(self, found: StoredUnit, at: At) -> bool:

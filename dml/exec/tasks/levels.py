@@ -16,7 +16,7 @@ from dml.exec.tasks.steps import Steps
 from dml.exec.tasks.unit_input import Atom, Given, UnitRequest
 from dml.expr.flow import At, untyped
 from dml.expr.node import Node, epochs_at
-from dml.physical.operators import PhysicalOperator, TaskSteps, UnitCache
+from dml.physical.operators import PhysicalOperator, TaskSteps, UnitCache, UnitLookup
 
 
 class Level:
@@ -75,11 +75,10 @@ class Level:
             raise
 
 
-def opened(top: PhysicalOperator, at: At, *, in_order: bool = True) -> Level:
+def opened(top: PhysicalOperator, at: At) -> Level:
     """Return the level of ``top``, the last operator of a stage's tasks, for one epoch.
 
-    A level ends at each cache that stores rows in this run. If the last operator is no cache, other
-    cache entries may have its rows, but only for epoch 0 and if units are read ``in_order``.
+    A level ends at each cache that stores rows in this run, and where rows are looked up.
     """
     operators = [each for each in top.chain() if isinstance(each, TaskSteps)][::-1]
     nodes = [node for each in operators for node in each.nodes]
@@ -88,7 +87,7 @@ def opened(top: PhysicalOperator, at: At, *, in_order: bool = True) -> Level:
     for each in operators:
         end = each.first - 1 + len(each.nodes)
         own = dataclasses.replace(at, epoch=epochs[end - 1])
-        looked = in_order and at.epoch == 0 and each is operators[-1]
+        looked = isinstance(each, UnitLookup) and at.epoch == 0
         if not (looked or isinstance(each, UnitCache)):
             continue
         entry = at.store(nodes[end - 1], own.epoch)

@@ -63,11 +63,10 @@ class Reading:
         self._seen: tuple[int, Unit] | None = None  # one tuple, since threads share it
         source, order = stage.source, stage.order
         self.places = source.unit_count
-        in_order = not isinstance(order, ShuffleAll)
-        tree = stage_tree(stage, spanning=spanning and grain == 1)
+        tree = stage_tree(stage, spanning=spanning and grain == 1, looks=at.store.looks)
         joins = (each.units for each in tree.chain() if isinstance(each, Coalesce))
         self.units_each = next(joins, 1)
-        self.watch, self.top = Stopwatch(), opened(tree, at, in_order=in_order)
+        self.watch, self.top = Stopwatch(), opened(tree, at)
         # all steps in one object; the level's own, which has learned about functions, if it has all
         alone = self.top.below is None
         self.steps = self.top.steps if alone else Steps(stage.steps, at, 1)

@@ -15,7 +15,7 @@ import pytest
 import dml
 from dml import col
 from dml.api.dataset import Dataset
-from dml.cache.rows.entry import StoredEntry
+from dml.cache.parts.entry import StoredEntry
 from dml.cache.rows.row_parts import StoredUnit
 from dml.cache.store.disk import Disk
 from dml.exec.tasks.task import Parked
@@ -72,10 +72,10 @@ def test_parts_that_lie_in_memory_share_the_room_for_them(
     kept(ds.select("a"), tmp_path)
     kept(ds.select("b"), tmp_path)
     rooms, held = list[tuple[int, int]](), list[int]()
-    found, hold = StoredEntry.find_unit, Parked.hold
+    found, hold = StoredUnit.find, Parked.hold
 
-    def watched(self: StoredEntry, unit: Unit, most_bytes: int) -> StoredUnit | None:
-        got = found(self, unit, most_bytes)
+    def watched(entry: StoredEntry, unit: Unit, most_bytes: int) -> StoredUnit | None:
+        got = found(entry, unit, most_bytes)
         if got is not None:
             rooms.append((most_bytes, got.loaded_bytes))
         return got
@@ -85,7 +85,7 @@ def test_parts_that_lie_in_memory_share_the_room_for_them(
         hold(self, nbytes)
 
     monkeypatch.setattr(Disk, "maps", False)
-    monkeypatch.setattr(StoredEntry, "find_unit", watched)
+    monkeypatch.setattr(StoredUnit, "find", staticmethod(watched))
     monkeypatch.setattr(Parked, "hold", holding)
     both = kept(ds.select("a", "b"), tmp_path)
     assert both == [{"a": 2 * x, "b": x + 1} for x in range(ROWS)]

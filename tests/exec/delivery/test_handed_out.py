@@ -271,7 +271,7 @@ def test_a_part_that_is_gone_is_nobodys_own(kept: Dataset, monkeypatch: pytest.M
     there = {*shelf.open}
     read = 1 + sum(1 for _ in iter(lambda: next(ahead) and {*shelf.open} == there, False))
     assert read < len(plain) - 1
-    shelf.store.remove(shelf.name)
+    shelf.entry.store.remove(shelf.entry.fingerprint)
     for want in plain[1 : read + 1]:
         for each in others:
             got = next(each)["image"]

@@ -1,4 +1,4 @@
-"""A cache entry as the steps of a stage see it: the parts of one stored step, by unit."""
+"""A cache entry as a run sees it: where its rows are, how to describe them, and its parts."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from dml.base.fingerprint import digest
-from dml.cache.rows.row_parts import RowFilling, StoredUnit
 from dml.expr.node import Node
-from dml.io.source import Unit
 
 if TYPE_CHECKING:
-    from dml.cache.parts.parts import PartStore
+    from dml.cache.parts.parts import PartFilling, PartRows, PartStore
     from dml.cache.store.open_stores import Where
     from dml.optimize.fingerprints import StoreQuery
 
 
 @dataclasses.dataclass(frozen=True)
 class EntryName:
-    """The store and name of a stored step's rows, with a description for people.
+    """The store and name of the rows of a cache, with a description for people.
 
     ``asked`` has the names by which equivalent rows can be found. ``looks`` is True if other
     entries held some of the rows when the run began; it never changes, since it decides how blocks
@@ -59,30 +57,31 @@ def entry_of(named: EntryName) -> StoredEntry:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredEntry(EntryName):
-    """The entry of one stored step in an open store; it has a part for each unit."""
+    """The entry of one cache in an open store.
+
+    It has a part for each unit of a source, or parts of a stream that continue each other.
+    """
 
     store: PartStore
 
-    def find_unit(self, unit: Unit, most_bytes: int, *, had: bool = False) -> StoredUnit | None:
-        """Return the rows of a unit; None if not stored, or too large to be loaded into memory.
+    def part(
+        self, number: int, most_bytes: int = sys.maxsize, *, had: bool = False
+    ) -> PartRows | None:
+        """Return the rows of a part; None if not stored, or too large to be loaded into memory.
 
         If ``had``, return rows only from a local file that this process has read and checked
         before.
         """
-        rows = self.store.part(self.fingerprint, unit.index, most_bytes, self.later, had=had)
-        return None if rows is None else StoredUnit.of(rows, unit)
+        return self.store.part(self.fingerprint, number, most_bytes, self.later, had=had)
 
-    def filling(self, unit: Unit, form: int, most_bytes: int) -> StoredUnit | RowFilling | None:
-        """Return a unit's rows, or a filling to store them; None if they will not be stored."""
+    def fill(self, number: int, most_bytes: int = sys.maxsize) -> PartRows | PartFilling | None:
+        """Return the rows of a part, or a filling to store them; None if they are not stored."""
         if not self.fills:
             return None
-        got = self.store.fill(self.fingerprint, unit.index, most_bytes, self.later)
-        if got is None:
-            return None
-        if isinstance(got, tuple):
-            return StoredUnit.of(got, unit)
-        self.store.describe(self.fingerprint, self.about)
-        return RowFilling(got, unit, form, self.at_ns, recut=self.looks)
+        got = self.store.fill(self.fingerprint, number, most_bytes, self.later)
+        if got is not None and not isinstance(got, tuple):
+            self.store.describe(self.fingerprint, self.about)
+        return got
 
     def wrong(self, *, lost: bool = False) -> str:
         """Return why a part was not stored, for people; "" if another message tells the reason."""
