@@ -21,9 +21,9 @@ from dml.api.run_telemetry import names_of, profile_of, rows_named
 from dml.base.host import host_class
 from dml.base.read_times import ReadTimes
 from dml.cache.elements.element_cache import Keeping
-from dml.cache.parts.entry import EntryName, StoredEntry
+from dml.cache.parts.entry import StoredEntry
 from dml.cache.parts.parts import PartStore
-from dml.cache.rows.run_store import StoredLevels, Storing
+from dml.cache.rows.run_store import Storing
 from dml.cache.store.open_stores import store_at
 from dml.cache.store.store_speed import measured
 from dml.exec.delivery.observed_costs import SEEN
@@ -252,7 +252,7 @@ class Choosing:
             of = max(1, place.chain.stage.source.unit_count)
             return len(records) / of, size, seconds
         found = self.keep.figures(place.node)
-        share = 1.0 if found.whole else found.elements / max(1.0, rows[place.number - 1])
+        share = 1.0 if found.whole else found.kept_elements / max(1.0, rows[place.number - 1])
         return min(1.0 if found.whole else 0.99, share), size, seconds
 
     def _epochs(
@@ -323,14 +323,13 @@ def _places(plan: Plan) -> Iterator[CachePlace]:
 
 
 @dataclasses.dataclass(frozen=True)
-class AutoStoring(StoredLevels):
+class AutoStoring(Storing):
     """Finds the cache entries of stored steps, except where an ``autocache()`` decides to compute.
 
     Each pass decides anew. A pickled copy keeps the decisions made so far.
     """
 
     choosing: Choosing
-    names: Mapping[Key, EntryName]
     decided: dict[Key, CacheDecision] = dataclasses.field(default_factory=dict)
 
     def __call__(self, node: Node, epoch: int) -> StoredEntry | None:
@@ -338,11 +337,6 @@ class AutoStoring(StoredLevels):
         if node.decides:
             self.decided[key_of(node)] = self.choosing.begin(node, epoch)
         return self._storing()(node, epoch)
-
-    @property
-    def looks(self) -> bool:  # type: ignore[override]
-        """True if entries of other pipelines held some of the rows when the run began."""
-        return Storing(self.names).looks
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Storing, (self._storing().names,)
@@ -378,7 +372,7 @@ def chosen_of(
     keep = keeping_of(plan, settings, most_bytes, epoch)
     store = storing_of(plan, settings, epoch)
     choosing = Choosing(plan, settings, epoch, keep, store)
-    stored = AutoStoring(choosing, getattr(store, "names", {}))
+    stored = AutoStoring(getattr(store, "names", {}), choosing)
     return AutoKeeping(keep, choosing), stored, choosing
 
 

@@ -125,7 +125,7 @@ def _of_plan(
             yield node, _stored(storing(node, epoch), node, plan, settings.seed)
         elif node in keep.names:
             found, entry = keep.figures(node), keep.entry(node)
-            given = None, None, found.elements, found.nbytes
+            given = None, None, found.kept_elements, found.kept_bytes
             others = None if entry is None or found.whole else storing(top, 0)
             reuse = _describe_reusable(others, top, plan, settings.seed)
             yield node, _cached(node, entry, *given, whole=found.whole, reuse=reuse)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import subprocess
@@ -26,9 +27,12 @@ from dml.api.dataset import Dataset
 from dml.base.read_times import ReadTimes
 from dml.cache.parts.parts import PartStore
 from dml.cache.store.disk import Disk
+from dml.cache.store.health import StoreWarning
 from dml.exec.delivery.observed_costs import SEEN
+from dml.expr.node import Node
 from dml.ops.cache.autocache import AutoStored
 from dml.ops.cache.cache import AUTO, Cache
+from dml.optimize.search.autocache_choice import CacheDecision
 from tests.cache.rows.test_stored_rows import counting
 
 pytestmark = pytest.mark.usefixtures("unchecked")
@@ -107,6 +111,30 @@ def test_passes_without_end_do_so_too(data: Path, log: Path, tmp_path: Path) -> 
     found = list(islice(iter(kept(ds, tmp_path)), 5 * ROWS))
     assert [row["y"] for row in found] == WANTED * 5
     assert calls(log) == 2 * ROWS
+
+
+def test_a_pass_in_which_the_store_fails_is_counted_once(
+    data: Path, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ds = kept(dml.read_parquet(data).map(counting(log)).autocache(), tmp_path, executor="sync")
+    assert values(ds) == WANTED
+    assert states(ds) == ["PUT"]
+    begun, begin = list[str](), Choosing.begin
+
+    def noted(self: Choosing, node: Node, epoch: int) -> CacheDecision:
+        made = begin(self, node, epoch)
+        begun.append(made.state.name)
+        return made
+
+    def refused(_: Disk) -> Path:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Choosing, "begin", noted)
+    monkeypatch.setattr(Disk, "_fresh", refused)
+    with pytest.warns(StoreWarning):
+        assert values(ds) == WANTED
+    assert begun == ["PUT"]
+    assert "nothing is kept" in ds.cache_status()[0].changed
 
 
 def test_one_epoch_writes_nothing(data: Path, log: Path, tmp_path: Path) -> None:

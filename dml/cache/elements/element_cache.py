@@ -8,6 +8,7 @@ import threading
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Set
+from operator import attrgetter
 from typing import TYPE_CHECKING, cast
 
 from dml.base.user_line import warn
@@ -38,7 +39,6 @@ class Prefix:
     def __init__(self, name: bytes, lock: threading.RLock) -> None:
         self.name, self.lock = name, lock
         self.entries: list[CachedBlock] = []
-        self.places: list[int] = []  # the first element of each entry
         self.sizes: list[int] = []
         self.schemas: dict[str, Schema] = {}
         self.count = self.nbytes = 0
@@ -49,12 +49,11 @@ class Prefix:
         with self.lock:
             if place >= self.count:
                 return None
-            return self.entries[bisect_right(self.places, place) - 1]
+            return self.entries[bisect_right(self.entries, place, key=attrgetter("first")) - 1]
 
     def add(self, entry: CachedBlock, count: int, nbytes: int) -> None:
         """Append a block of ``count`` elements that takes ``nbytes``."""
         self.entries.append(entry)
-        self.places.append(entry.first)
         self.sizes.append(nbytes)
         self.count += count
         self.nbytes += nbytes
@@ -63,8 +62,7 @@ class Prefix:
         """Remove blocks from the end until the rest takes at most ``most_bytes``."""
         with self.lock:
             while self.entries and self.nbytes > most_bytes:
-                self.entries.pop()
-                self.count = self.places.pop()
+                self.count = self.entries.pop().first
                 self.nbytes -= self.sizes.pop()
                 self.whole = False
 
@@ -160,17 +158,17 @@ class CacheShare:
 class CacheFigures:
     """What a cache stores, and what this run read: hits, misses, bytes from copies and store."""
 
-    elements: int
-    nbytes: int
+    kept_elements: int
+    kept_bytes: int
     whole: bool
-    hits: int = 0
-    misses: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
     near_bytes: int = 0
     far_bytes: int = 0
 
     def __str__(self) -> str:
         share = "all" if self.whole else "the first"
-        return f"keeps {share} {self.elements:,} elements, {self.nbytes:,} bytes"
+        return f"keeps {share} {self.kept_elements:,} elements, {self.kept_bytes:,} bytes"
 
 
 class Keeping(NothingKept):
@@ -242,15 +240,9 @@ class Keeping(NothingKept):
 
     def kept_figures(self, node: Node) -> dict[str, int]:
         """Return the counts and bytes of a cache, by the names that account events use."""
-        found = self.figures(node)
-        return {
-            "cache_hits": found.hits,
-            "cache_misses": found.misses,
-            "kept_elements": found.elements,
-            "kept_bytes": found.nbytes,
-            "near_bytes": found.near_bytes,
-            "far_bytes": found.far_bytes,
-        }
+        found = dataclasses.asdict(self.figures(node))
+        del found["whole"]
+        return found
 
     def figures(self, node: Node) -> CacheFigures:
         """Return the stored elements and bytes of cache ``node`` now, and its hits and misses."""

@@ -11,7 +11,7 @@ same rows everywhere.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
@@ -43,8 +43,21 @@ if TYPE_CHECKING:
 LEISURE_S, FIRST = 2e-3, 3
 
 
-class StoredLevels(NothingStored):
-    """Creates levels that read and write entries, and feeds of partitions that entries store."""
+@dataclasses.dataclass(frozen=True)
+class Storing(NothingStored):
+    """The names of a run's stored steps by digest and root; can be sent to other processes."""
+
+    names: Mapping[tuple[bytes, str], EntryName]
+
+    def __call__(self, node: Node, epoch: int) -> StoredEntry | None:
+        """Return the entry of ``node`` in ``epoch``, or None if its rows are not cached."""
+        named = self.names.get((node.digest, node.root))
+        return None if named is None else entry_of(named.of(node, epoch))
+
+    @property
+    def looks(self) -> bool:  # type: ignore[override]
+        """True if other entries held rows of this run when the run began."""
+        return any(named.looks for named in self.names.values())
 
     def served(
         self, job: Job, place: int, atom: int, tallies: Tallies, driven: Driven
@@ -63,23 +76,6 @@ class StoredLevels(NothingStored):
         return (StoredLevel if entry.asked is None else Reusing)(steps, below, entry)
 
 
-@dataclasses.dataclass(frozen=True)
-class Storing(StoredLevels):
-    """The names of a run's stored steps by digest and root; can be sent to other processes."""
-
-    names: Mapping[tuple[bytes, str], EntryName]
-
-    def __call__(self, node: Node, epoch: int) -> StoredEntry | None:
-        """Return the entry of ``node`` in ``epoch``, or None if its rows are not cached."""
-        named = self.names.get((node.digest, node.root))
-        return None if named is None else entry_of(named.of(node, epoch))
-
-    @property
-    def looks(self) -> bool:  # type: ignore[override]
-        """True if other entries held rows of this run when the run began."""
-        return any(named.looks for named in self.names.values())
-
-
 class Noticing:
     """A feed that reports, when it ends, why the caches of its stage stored nothing, if so."""
 
@@ -92,12 +88,20 @@ class Noticing:
     def close(self) -> None:
         """Close the feed, and report why parts were not stored."""
         self._feed.close()
-        total, at = self._tallies.total(), self._job.at
+        total, entries = self._tallies.total(), dict(_entries(self._job.reading.top))
         for ordinal, watch in self._kept.items():
             wrong = total.unkept(ordinal)
-            entry = at.store(self._job.stage.steps[ordinal - 1], at.epoch) if wrong else None
+            entry = entries.get(ordinal) if wrong else None
             # a store that failed in this process has warned already
             watch.end(wrong, said=entry is not None and not entry.store.standing.whole)
+
+
+def _entries(level: Level | None) -> Iterator[tuple[int, StoredEntry]]:
+    """Yield the entries of a level and those below it, by the ordinals of their caches."""
+    while level is not None:
+        if isinstance(level, StoredLevel):
+            yield level.ordinal, level.entry
+        level = level.below
 
 
 def _stored(job: Job) -> StoredLevel | None:
