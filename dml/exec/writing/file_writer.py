@@ -103,60 +103,6 @@ def cuts_of(group_rows: int | None, file_rows: int | None, held_bytes: int) -> C
     return Cuts(GROUP_ROWS if group_rows is None else group_rows, group_bytes, file_rows)
 
 
-class Files:
-    """Files ``part-00000`` and so on in ``folder``; each is on disk before the next begins."""
-
-    def __init__(self, folder: Path, form: FileFormat, schema: pa.Schema, cuts: Cuts) -> None:
-        self.folder, self.form, self.schema, self.cuts = folder, form, schema, cuts
-        self.count = self.rows = self.nbytes = 0
-        self._rows = 0  # of the current file
-        self._path = folder
-        self._sink: Any = None
-        self._writer: Writer | None = None
-
-    def add(self, group: pa.Table) -> None:
-        """Write one row group, and end the file if it is large enough."""
-        writer = self._writer or self._begin()
-        writer.write(group)
-        self._rows += group.num_rows
-        full = self._rows == self.cuts.file_rows
-        if full or (self.cuts.file_rows is None and self._sink.tell() >= self.cuts.file_bytes):
-            self.end()
-
-    def _begin(self) -> Writer:
-        if self.count == MOST_FILES:
-            raise PlanError(
-                f"more than {MOST_FILES} files",
-                at=f"after {self.rows} rows",
-                why="their names have five digits, and sort as their rows do",
-                try_="a larger rows_per_file=, or leave it out",
-            )
-        self._path = self.folder / f"part-{self.count:05d}.{self.form.suffix}"
-        self._sink = pa.OSFile(str(self._path), "wb")
-        self._writer = self.form.open(self._sink, self.schema)
-        self._rows = 0
-        return self._writer
-
-    def end(self) -> None:
-        """Finish the current file; if no file was ever begun, write one without rows."""
-        if self._writer is None and self.count:
-            return
-        writer = self._writer or self._begin()
-        writer.close()
-        self._sink.close()
-        self._writer = None
-        sync(self._path)
-        self.count, self.rows = self.count + 1, self.rows + self._rows
-        self.nbytes += self._path.stat().st_size
-
-    def abandon(self) -> None:
-        """Close the current file without finishing it; the caller removes it."""
-        for each in (self._writer, self._sink):
-            with suppress(OSError, pa.ArrowException):
-                if each is not None:
-                    each.close()
-
-
 def write(
     streaming: Streaming,
     epoch: int,
@@ -218,12 +164,20 @@ def place_of(path: str | os.PathLike[str]) -> str:
 
 
 class FolderWriter:
-    """Receives rows of a pipeline while they are computed, and writes them to files in a folder."""
+    """Receives rows of a pipeline while they are computed, and writes them to files in a folder.
+
+    The files are ``part-00000`` and so on; each is on disk before the next begins.
+    """
 
     def __init__(self, streaming: Streaming, folder: Path, form: FileFormat, cuts: Cuts) -> None:
         self.streaming, self.folder, self.form, self.cuts = streaming, folder, form, cuts
         self.groups = RowGroups(cuts)
-        self.files: Files | None = None
+        self.schema: pa.Schema | None = None  # that of the first row group
+        self.count = self.rows = self.nbytes = 0
+        self._rows = 0  # of the current file
+        self._path = folder
+        self._sink: Any = None
+        self._writer: Writer | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take the rows of ``batch``, and write the row groups that are complete."""
@@ -231,26 +185,59 @@ class FolderWriter:
             self._write(group)
 
     def _write(self, group: pa.Table) -> None:
-        if self.files is None:
+        """Write one row group, and end the file if it is large enough."""
+        if self.schema is None:
             _check(group.schema, self.form, self.streaming.plan.operators[-1].label())
-            self.files = Files(self.folder, self.form, group.schema, self.cuts)
-        self.files.add(group)
+        writer = self._writer or self._begin(group.schema)
+        writer.write(group)
+        self._rows += group.num_rows
+        full = self._rows == self.cuts.file_rows
+        if full or (self.cuts.file_rows is None and self._sink.tell() >= self.cuts.file_bytes):
+            self._end(writer)
+
+    def _begin(self, schema: pa.Schema) -> Writer:
+        if self.count == MOST_FILES:
+            raise PlanError(
+                f"more than {MOST_FILES} files",
+                at=f"after {self.rows} rows",
+                why="their names have five digits, and sort as their rows do",
+                try_="a larger rows_per_file=, or leave it out",
+            )
+        self.schema = schema if self.schema is None else self.schema
+        self._path = self.folder / f"part-{self.count:05d}.{self.form.suffix}"
+        self._sink = pa.OSFile(str(self._path), "wb")
+        self._writer = self.form.open(self._sink, self.schema)
+        self._rows = 0
+        return self._writer
+
+    def _end(self, writer: Writer) -> None:
+        """Finish the current file."""
+        writer.close()
+        self._sink.close()
+        self._writer = None
+        sync(self._path)
+        self.count, self.rows = self.count + 1, self.rows + self._rows
+        self.nbytes += self._path.stat().st_size
 
     def end(self, path: str | os.PathLike[str]) -> Written:
-        """Write the remaining rows, and return the result of the write to ``path``."""
+        """Write the remaining rows, and return the result of the write to ``path``.
+
+        Without rows, one file is written.
+        """
         for group in self.groups.rest():
             self._write(group)
-        files = self.files
-        if files is None:
-            files = Files(self.folder, self.form, columns_of_none(self.streaming), self.cuts)
-        self.files = files
-        files.end()
-        return Written(display_path(path), files.count, files.rows, files.nbytes)
+        if self.schema is None:
+            self._begin(columns_of_none(self.streaming))
+        if self._writer is not None:
+            self._end(self._writer)
+        return Written(display_path(path), self.count, self.rows, self.nbytes)
 
     def abandon(self) -> None:
         """Close the current file without finishing it; the caller removes it."""
-        if self.files is not None:
-            self.files.abandon()
+        for each in (self._writer, self._sink):
+            with suppress(OSError, pa.ArrowException):
+                if each is not None:
+                    each.close()
 
 
 class RowGroups:
