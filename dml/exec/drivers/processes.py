@@ -7,13 +7,14 @@ workers would be thirty-two processes, each with libraries and freed memory.
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
-from operator import attrgetter
 from typing import Unpack
 from weakref import WeakKeyDictionary
 
@@ -33,47 +34,49 @@ from dml.exec.tasks.job import Job
 from dml.exec.tasks.slices import WATCHDOG_S, DriverLoop, Options, Tasks
 
 
-class UnansweredOrderError(Exception):
-    """Raised from the error of an order; a lost worker was reading the unit at ``place``, or -1."""
-
-    def __init__(self, place: int) -> None:
-        super().__init__(place)
-        self.place = place
-
-
 class SharedWorker:
-    """A worker process shared by runs, which runs one order at a time; replaced if it dies.
+    """A worker process that runs share; a thread sends it one order at a time.
 
-    If a call of a function was abandoned in the process, another process replaces it for new tasks.
-    The old one only finishes the tasks that it has begun; ``_spent`` are such processes.
+    A process that dies is replaced. If a call of a function was abandoned in it, another process
+    replaces it for new tasks. The old one only finishes the tasks that it has begun; ``_spent`` are
+    such processes. ``place`` is the unit that the last dropped process was reading, or -1.
     """
 
+    _numbers = itertools.count()
+
     def __init__(self) -> None:
-        self.desks = Counter[str]()  # by run; the company's lock guards them
+        self.name, self.place = f"desk-{next(self._numbers)}", -1
+        self.runs = set[str]()  # the company's lock guards them
         self.waiting = Counter[str]()  # orders by run, each counted under the lock of that run
+        self.tasks: queue.SimpleQueue[tuple[_Processes, Run | None] | None] = queue.SimpleQueue()
         self._worker: Worker | None = None
         self._spent: list[Worker] = []
-        self._lock = threading.Lock()
+        started(threading.Thread(target=self.work, name=f"dml-{self.name}", daemon=True))
 
     @property
     def orders(self) -> int:
         """The number of unanswered orders of all runs."""
         return sum([*self.waiting.values()])  # a copy, since other runs join and leave
 
-    def ask(self, order: SliceOrder, job: Message, unwanted: Callable[[], bool]) -> Answer | None:
-        """Return the worker's answer to ``order``, or None if ``unwanted``.
+    def work(self) -> None:
+        """Run slices, and let runs leave, until the last one has left."""
+        while (task := self.tasks.get()) is not None:
+            crew, run = task
+            if run is None or crew.closing:
+                crew.left(self)
+            else:
+                crew.serve(run, self)
+            del crew, task  # or the thread would keep the run's partitions
 
-        Raise UnansweredOrderError from any error, after which the worker is replaced.
-        """
-        with self._lock:
-            if unwanted():
-                return None
-            try:
-                return self._answer(order, job, unwanted)
-            except BaseException as error:
-                raise UnansweredOrderError(self._gone(self._at_work(order))) from error
-            finally:
-                self._end_spent()
+    def ask(self, order: SliceOrder, job: Message, unwanted: Callable[[], bool]) -> Answer | None:
+        """Return the worker's answer to ``order``; after any error, the worker is replaced."""
+        try:
+            return self._answer(order, job, unwanted)
+        except BaseException:
+            self.place = self._gone(self._at_work(order))
+            raise
+        finally:
+            self._end_spent()
 
     def _at_work(self, order: SliceOrder) -> Worker | None:
         """Return the worker that has begun the task of ``order``, else the one for new tasks."""
@@ -120,19 +123,18 @@ class SharedWorker:
 
     def forget(self, run: str, *, last: bool) -> None:
         """Release ``run``; with ``last`` (no other run is left), return the worker to the pool."""
-        with self._lock:
-            for each in self._spent:
-                each.forget(run)
-            self._end_spent()
-            worker = self._worker
-            if worker is None:
-                return
-            # nor is a worker kept whose functions have started processes that still run
-            if not worker.forget(run) or (last and children(worker.process.pid)):
-                self._gone(worker)
-            elif last:
-                self._worker = None
-                POOL.give_back(worker)
+        for each in self._spent:
+            each.forget(run)
+        self._end_spent()
+        worker = self._worker
+        # nor is a worker kept whose functions have started processes that still run
+        if worker is not None and (
+            not worker.forget(run) or (last and children(worker.process.pid))
+        ):
+            self._gone(worker)
+        elif worker is not None and last:
+            self._worker = None
+            POOL.give_back(worker)
 
 
 class Company:
@@ -149,24 +151,25 @@ class Company:
         slots. If there is no such worker, add one.
         """
         with self._lock:
-            free = [member for member in self._members if not member.desks[run]]
+            free = [member for member in self._members if run not in member.runs]
             if shared:
                 free = [member for member in free if not member.orders]
             if not free:
                 free = [SharedWorker()]
                 self._members += free
-            member = min(free, key=lambda each: (each.orders, each.desks.total()))
-            member.desks[run] += 1
+            member = min(free, key=lambda each: (each.orders, len(each.runs)))
+            member.runs.add(run)
             return member
 
     def leave(self, run: str, member: SharedWorker) -> None:
-        """Remove ``run`` from the worker ``member``; may wait for an order in progress."""
+        """Remove ``run`` from the worker ``member``, which ends if no other run is left."""
         with self._lock:
-            del member.desks[run]
+            member.runs.remove(run)
             member.waiting.pop(run, None)
-            last = not member.desks.total()
+            last = not member.runs
             if last:
                 self._members.remove(member)
+                member.tasks.put(None)
         member.forget(run, last=last)
 
 
@@ -183,131 +186,103 @@ def company_of(common: object) -> Company:
 
 
 class _Processes(RemoteCrew):
-    """Runs slices in worker processes; a thread per process sends orders and waits for answers.
+    """Runs slices in worker processes, which other runs of the pipeline may use in between.
 
-    A desk is this run's queue of slices at one worker, with its thread. It is added when a slice
-    finds all desks busy; the core hands out no more slices than there are slots. A worker may also
-    serve other runs of the pipeline. The job and its arrays are in memory once for all workers.
+    ``desks`` are the workers of this run. One is added when a slice finds all of them busy; the
+    core hands out no more slices than there are slots. The job and its arrays are in memory once
+    for all workers.
     """
 
     def __init__(self, loop: DriverLoop, job: Job, tallies: Tallies) -> None:
         super().__init__(loop, job, tallies)
         self.message = Message(("job", Surroundings.now(), self.name, *written(job)))
         self.company = company_of(job.at.spill)
-        self.desks: dict[str, _Desk] = {}
-        self.seats: dict[int, list[_Desk]] = {}  # of each stage with ``max_parallel``
-        self.at_work = 0
+        self.shared = self.ledger is not None and self.ledger.shares_slots
+        self.desks: dict[str, SharedWorker] = {}
+        self.seats: dict[int, list[SharedWorker]] = {}  # of each stage with ``max_parallel``
+        self.gone = threading.Event()  # set while no desk is left
 
     def hand_out(self, runs: Iterable[Run]) -> None:
-        """Give each slice to the desk that began its task, or to the least busy desk."""
+        """Give each slice to the worker that began its task, or to the least busy worker."""
         for run in runs:
             self.begun(run)
             home = self.homes.get(run.seq)
-            desk = self._least(run.stage) if home is None else self.desks[home]
-            desk.take(run)
+            worker = self._least(run.stage) if home is None else self.desks[home]
+            worker.waiting[self.name] += 1
+            worker.tasks.put((self, run))
 
-    def _least(self, stage: int) -> _Desk:
-        """Return the least busy desk at which the stage may run; add one if all are busy.
+    def _busy(self, worker: SharedWorker) -> int:
+        """Return how many orders of this run a worker has; of all runs if they share slots."""
+        return worker.orders if self.shared else worker.waiting[self.name]
 
-        A stage with ``max_parallel``, e.g. a class costly to construct, uses only that many desks.
+    def _least(self, stage: int) -> SharedWorker:
+        """Return the least busy worker at which the stage may run; add one if all are busy.
+
+        A stage with ``max_parallel``, e.g. a class costly to construct, uses only that many.
         """
         width = self.loop.core.demands[stage].max_parallel
         seats = self.seats.setdefault(stage, [])
         if width is not None and len(seats) >= width:
-            return min(seats, key=attrgetter("busy"))
+            return min(seats, key=self._busy)
         others = [desk for desk in self.desks.values() if width is None or desk not in seats]
-        desk = min(others, key=attrgetter("busy"), default=None)
-        if desk is None or desk.busy:
-            name = f"desk-{len(self.desks)}"
-            desk = self.desks[name] = _Desk(self, name)
+        worker = min(others, key=self._busy, default=None)
+        if worker is None or self._busy(worker):
+            worker = self.company.join(self.name, shared=self.shared)
+            self.desks[worker.name] = worker
         if width is not None:
-            seats.append(desk)
-        return desk
+            seats.append(worker)
+        return worker
 
     def leave(self) -> None:
-        """Ask all workers to stop, without blocking."""
-        if not self.at_work:
-            self.message.close()
-        for desk in list(self.desks.values()):
-            desk.tasks.put(None)
+        """Leave all workers, without blocking."""
+        for worker in list(self.desks.values()):
+            worker.tasks.put((self, None))
+        if not self.desks:
+            self._release()
 
-    def left(self) -> None:
-        """Record that a desk has stopped; the last one releases the job."""
-        with self.lock:
-            self.at_work -= 1
-            if not self.at_work:
-                self.message.close()
-        self.clean()
+    def left(self, worker: SharedWorker) -> None:
+        """Leave ``worker``, in its thread, once; after the last one, release the job."""
+        if worker.name in self.desks:
+            self.company.leave(self.name, worker)
+            with self.lock:
+                del self.desks[worker.name]
+                if not self.desks:
+                    self._release()
+            self.clean()
 
+    def _release(self) -> None:
+        self.message.close()
+        self.gone.set()
 
-class _Desk:
-    """This run's queue of slices at one worker, which may serve other runs in between."""
+    def join(self, deadline: float) -> None:
+        """Wait until all workers are left, at most until ``deadline`` (``perf_counter``)."""
+        self.gone.wait(max(0.0, deadline - time.perf_counter()))
 
-    def __init__(self, crew: _Processes, name: str) -> None:
-        self.crew, self.name = crew, name
-        self.tasks: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
-        self.shared = crew.ledger is not None and crew.ledger.shares_slots
-        self.member = crew.company.join(crew.name, shared=self.shared)
-        thread = threading.Thread(target=self.work, name=f"dml-{name}", daemon=True)
-        crew.at_work += 1
+    def serve(self, run: Run, worker: SharedWorker) -> None:
+        """Run one slice at ``worker``, in its thread, and handle its answer, failure or loss."""
         try:
-            started(thread)
-        except WorkerLostError:
-            crew.at_work -= 1
-            crew.company.leave(crew.name, self.member)
-            raise
-        crew.threads.append(thread)
-
-    @property
-    def busy(self) -> int:
-        """Number of unanswered orders of this run at its worker; of all if slots are shared."""
-        return self.member.orders if self.shared else self.member.waiting[self.crew.name]
-
-    def take(self, run: Run) -> None:
-        """Add a slice to the queue; the caller holds the lock."""
-        self.member.waiting[self.crew.name] += 1
-        self.tasks.put(run)
-
-    def work(self) -> None:
-        """Serve slices until the crew is closing."""
-        crew = self.crew
-        try:
-            while (run := self.tasks.get()) is not None and not crew.closing:
-                self.serve(run)
-        finally:
-            crew.company.leave(crew.name, self.member)
-            crew.left()
-
-    def serve(self, run: Run) -> None:
-        """Run one slice, and pass its answer, its failure or the loss of the worker to the crew."""
-        crew = self.crew
-        try:
-            answer = self.request(run)
+            answer = self.request(run, worker)
             if answer is None:  # another attempt was faster before this one began
-                crew.counts(run, lost=True)
+                self.counts(run, lost=True)
             else:
-                crew.answered(run, self.name, answer)
-        except UnansweredOrderError as found:
-            cause = found.__cause__ or found
-            if isinstance(cause, WorkerLostError):
-                crew.lost(run, self.name, cause, found.place)
-            elif isinstance(cause, StuckError):
-                crew.stuck(run, self.name, found.place)
-            else:
-                crew.failed(run, self.name, cause)
+                self.answered(run, worker.name, answer)
+        except WorkerLostError as error:
+            self.lost(run, worker.name, error, worker.place)
+        except StuckError:
+            self.stuck(run, worker.name, worker.place)
         except BaseException as error:  # noqa: BLE001  (or the consumer would wait for ever)
-            crew.failed(run, self.name, error)
+            self.failed(run, worker.name, error)
 
-    def request(self, run: Run) -> Answer | None:
+    def request(self, run: Run, worker: SharedWorker) -> Answer | None:
         """Return the worker's answer to a slice; None if it is no longer needed."""
-        crew, unwanted = self.crew, partial(self.crew.unwanted, run)
+        unwanted = partial(self.unwanted, run)
         try:
-            with crew.lock:
-                order = None if unwanted() else crew.order(run)
-            return None if order is None else self.member.ask(order, crew.message, unwanted)
+            with self.lock:
+                order = None if unwanted() else self.order(run)
+            return None if order is None else worker.ask(order, self.message, unwanted)
         finally:
-            with crew.lock:
-                self.member.waiting[crew.name] -= 1
+            with self.lock:
+                worker.waiting[self.name] -= 1
 
 
 class Processes:
