@@ -67,7 +67,7 @@ def made(size: int, number: int, *, lends: bool) -> Shipment:
     parcel = lender.lent(pack(outcome, lender.keep)) if lends else pack(outcome)
     worker = distributed.get_worker()
     whence = (worker.address, worker.get_current_task()) if is_lent(parcel) else None
-    return Shipment((Answer(parcel, b"", lost=False),), b"", whence)
+    return Shipment((Answer(parcel, b""),), b"", whence)
 
 
 def read(shipment: Shipment) -> tuple[int, float]:

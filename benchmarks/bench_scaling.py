@@ -11,10 +11,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 
-from dml.cluster.autoscale.cachew import Cachew
-from dml.cluster.autoscale.gain import TRAINER, GainPolicy
-from dml.cluster.autoscale.utilisation import Utilisation
-from dml.cluster.autoscale.window import ScalingPolicy
+from dml.cluster.autoscale.scaling_policy import (
+    TRAINER,
+    Cachew,
+    GainPolicy,
+    ScalingPolicy,
+    Utilisation,
+)
 from dml.testing.scaling_service import (
     CURVES,
     Curve,

@@ -49,9 +49,8 @@ PURE = (
     ),
     "dml/profile.py",
     *(f"dml/exec/scheduler/{each}.py" for each in ["core", "policy", "baseline_policies"]),
-    *(f"dml/cluster/autoscale/{each}.py" for each in ["cachew", "gain"]),
-    *(f"dml/cluster/autoscale/{each}.py" for each in ["utilisation", "window"]),
-    *("dml/base/read_times.py", "dml/verify/simulate/"),
+    *("dml/base/read_times.py", "dml/cluster/autoscale/scaling_policy.py"),
+    "dml/verify/simulate/",
 )
 EDGES = {
     "dml/udfs/calling/instances.py": "keeps instances of users' classes, under a lock",

@@ -12,7 +12,7 @@ from dml.api import session
 from dml.api.resources import limit_of
 from dml.exec.delivery.iterator import Elements
 from dml.expr.node import Node
-from dml.ranks.driver.remote_iterator import Aside, scheduler_address
+from dml.ranks.driver.driver_handle import Aside, scheduler_address
 from dml.settings import AUTOTUNE, Settings
 
 ARRAYS = "numpy"

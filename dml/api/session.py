@@ -442,9 +442,9 @@ def exchange(plan: Plan, settings: Settings, limit_bytes: int) -> tuple[int, str
     """Return how many of the first stream operators run on workers; if none, also why not."""
     if settings.executor != "distributed":
         return 0, ""
-    from dml.cluster.exchange import exchange_choice
+    from dml.cluster.cluster_run import exchanged
 
-    return exchange_choice.exchanged(plan, settings, limit_bytes)
+    return exchanged(plan, settings, limit_bytes)
 
 
 def _shared(

@@ -18,10 +18,9 @@ from typing import Any, cast
 
 import distributed
 
-from dml.cluster.dask_task import RemotePartition, Ticket, touched, under_way
+from dml.cluster.dask_task import RemotePartition, ResultFetcher, Ticket, ended, touched, under_way
 from dml.cluster.job_broadcast import Cargo
 from dml.cluster.placement import Places
-from dml.cluster.result_fetch import ResultFetcher, ended
 from dml.cluster.worker_monitor import Hub, lost
 from dml.cluster.worker_state import MADE_AGAIN, Shipment, ShippedArgument, TaskNote
 from dml.errors import DmlError, InternalError, WorkerLostError, worded
@@ -321,14 +320,8 @@ class DaskCrew(RemoteCrew):
         """Assign further slices, after all messages of a ticket are handled."""
         with self.lock:
             self.gathering = False
-            self._step([])
-
-    def _step(self, runs: Sequence[Run]) -> None:
-        try:
-            self.hand_out([] if self.closing else runs)
-        except BaseException as error:  # noqa: BLE001  (or the consumer would wait for ever)
-            self.broken = error
-        self.wake()
+            self.proceed(tuple)
+            self.wake()
 
     def _last(self, ticket: Ticket) -> bool:
         return ticket.runs[0].stage == len(self.loop.core.demands) - 1
@@ -460,8 +453,8 @@ class DaskCrew(RemoteCrew):
         ticket.place = place
 
     def _resize(self) -> None:
-        if not self.closing:
-            self._step(self.loop.take(Resources(self.places.slots(), self.limit_bytes)))
+        self.proceed(lambda: self.loop.take(Resources(self.places.slots(), self.limit_bytes)))
+        self.wake()
 
     # ------------------------------------------------------------------------------------- fetching
 

@@ -7,7 +7,7 @@ from typing import Unpack
 
 from dml.cache.store.open_stores import Where, clear_here
 from dml.cluster.autoscale.cluster_scaler import Staff
-from dml.cluster.cluster import CPU, connected, met_before
+from dml.cluster.cluster import CPU, connected, met_before, workers_of
 from dml.cluster.dask_crew import DaskCrew
 from dml.cluster.placement import Places, refuse
 from dml.cluster.worker_monitor import Hub, lost
@@ -56,7 +56,7 @@ def cleared(settings: Settings, entries: Iterable[tuple[Where, str, str]]) -> di
     """
     try:
         hub = Hub.of(connected(settings.scheduler, settings.connect_timeout_s))
-        answers = hub.ask_all(clear_here, [*entries])
+        answers = hub.ask(workers_of(hub.client), clear_here, [*entries])
     except (DmlError, OSError, TimeoutError) as error:
         return {"the cluster": str(error).partition("\n")[0]}
     wrong = {w: a if isinstance(a, list) else [repr(a)] for w, a in answers.items()}

@@ -26,7 +26,6 @@ from dml.cluster.cluster import (
     _probe,
     member,
     unfit,
-    workers_of,
 )
 from dml.cluster.placement import nobody_has, unserved
 from dml.cluster.worker_state import TaskNote
@@ -169,21 +168,29 @@ class Hub:
         """True if the client is closed or closing."""
         return self.client.status in ("closed", "closing")
 
-    def ask_all(self, work: Callable[..., Any], *args: Any) -> dict[str, Any]:
-        """Run ``work`` on each worker; return results or errors by address. Not on the loop."""
-        workers = sorted(workers_of(self.client))
-        found: dict[str, Any] = self.wait(self._ask_all, workers, work, *args)
+    def ask(
+        self,
+        workers: Iterable[str],
+        work: Callable[..., Any],
+        *args: Any,
+        within_s: float = ANSWER_S,
+    ) -> dict[str, Any]:
+        """Run ``work`` on ``workers``; return results or errors by address. Not on the loop."""
+        found: dict[str, Any] = self.wait(self._ask, sorted(workers), work, args, within_s)
         return found
 
-    async def _ask_all(
-        self, workers: Iterable[str], work: Callable[..., Any], *args: Any
+    async def _ask(
+        self, workers: list[str], work: Callable[..., Any], args: Iterable[Any], within_s: float
     ) -> dict[str, Any]:
-        late = TimeoutError(f"no answer within {ANSWER_S:g} s")
-        found: dict[str, Any] = dict.fromkeys(workers, late)
         run: Callable[..., Any] = self.client.run
-        asked = [self.asking(run(work, *args, workers=[w], on_error="return")) for w in found]
-        for each in (await asyncio.wait(asked, timeout=ANSWER_S))[0] if asked else ():
-            found |= each.result()
+        asked = {
+            self.asking(run(work, *args, workers=[address], on_error="return")): address
+            for address in workers
+        }
+        late = TimeoutError(f"no answer within {within_s:g} s")
+        found: dict[str, Any] = dict.fromkeys(workers, late)
+        for each in (await asyncio.wait(asked, timeout=within_s))[0] if asked else ():
+            found[asked[each]] = each.exception() or each.result().get(asked[each], late)
         return found
 
     # ------------------------------------------------------------------------------------ workers

@@ -19,8 +19,17 @@ from typing import Any
 
 from dml.errors import DmlError, PlanError, ResumeMismatchError, WorkerLostError
 from dml.exec.process.exception_codec import shipped
-from dml.ranks.connection import LOST, REFUSED, Wire, called, listening
-from dml.ranks.rendezvous import RankPlace, announced, met, withdrawn
+from dml.ranks.connection import (
+    LOST,
+    REFUSED,
+    RankPlace,
+    Wire,
+    announced,
+    called,
+    listening,
+    met,
+    withdrawn,
+)
 from dml.ranks.shared_run import RankSeat, RankSplit
 
 PROBE_S, PAUSE_S = 2.0, 0.05

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dml.cluster.autoscale.window import ScalingPolicy, ScalingWindow
+from dml.cluster.autoscale.scaling_policy import ScalingPolicy, ScalingWindow
 
 QUEUE = 16  # capacity of the buffer of ready batches
 BATCHES = 100  # batches of a window

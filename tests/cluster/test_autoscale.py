@@ -5,10 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dml.cluster.autoscale.cachew import Cachew
-from dml.cluster.autoscale.gain import TRAINER, GainPolicy
-from dml.cluster.autoscale.utilisation import Utilisation
-from dml.cluster.autoscale.window import Log, ScalingPolicy, ScalingWindow
+from dml.cluster.autoscale.scaling_policy import (
+    TRAINER,
+    Cachew,
+    GainPolicy,
+    Log,
+    ScalingPolicy,
+    ScalingWindow,
+    Utilisation,
+)
 from dml.testing.scaling_service import (
     CURVES,
     Curve,

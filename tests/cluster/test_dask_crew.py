@@ -29,7 +29,7 @@ from dml.exec.tasks.partition import ReadTask
 from dml.exec.tasks.slices import DriverLoop, Failure, Outcome
 from tests.exec.process.test_task_runner import job_of
 
-MADE = Answer(Parcel(Outcome(None, 8, 1, done=True), b"", ()), b"", lost=False, seconds=0.01)
+MADE = Answer(Parcel(Outcome(None, 8, 1, done=True), b"", ()), b"", seconds=0.01)
 
 
 class Crew(DaskCrew):

@@ -15,7 +15,7 @@ from distributed import Client
 from distributed.comm.tcp import TCP
 from distributed.protocol import deserialize, deserialize_bytes, serialize, serialize_bytes
 
-from dml.cluster import result_fetch, worker_state
+from dml.cluster import dask_task, worker_state
 from dml.cluster.dask_crew import DaskCrew
 from dml.cluster.worker_monitor import Hub
 from dml.cluster.worker_state import Shipment, TaskNote
@@ -189,7 +189,7 @@ def test_a_client_that_reaches_no_worker_gets_bytes(client: Client, wanted: str)
 def test_what_nobody_has_any_more_is_made_again(client: Client, wanted: str) -> None:
     """The client can open nothing, and is told for a while that nobody has the bytes."""
     asked: list[Any] = []
-    whole: Callable[..., Any] = result_fetch._whole
+    whole: Callable[..., Any] = dask_task._whole
 
     async def gone(hub: Any, ticket: Any, future: Any, found: Shipment) -> Any:
         asked.append(future.key)
@@ -197,9 +197,9 @@ def test_what_nobody_has_any_more_is_made_again(client: Client, wanted: str) -> 
         return None if future.key == asked[0] else await whole(hub, ticket, future, found)
 
     with (
-        patch.object(result_fetch, "_whole", gone),
-        patch.object(result_fetch, "ASKS", 1),
-        patch.object(result_fetch, "LOST_S", 0.01),
+        patch.object(dask_task, "_whole", gone),
+        patch.object(dask_task, "ASKS", 1),
+        patch.object(dask_task, "LOST_S", 0.01),
     ):
         assert stream_hash(pipeline(UNITS, scheduler=client)) == wanted
     again = [key for key in asked if key[2] == asked[0][2]]  # the same work, whichever attempt
@@ -237,7 +237,7 @@ def test_threads_of_one_process_lend_nothing(wanted: str) -> None:
 def shipment() -> Shipment:
     """Something lent beside something small."""
     parcels = (lent(large()), pack(large(3)))
-    return Shipment(tuple(Answer(each, b"", lost=False) for each in parcels), whence=("a", "key"))
+    return Shipment(tuple(Answer(each, b"") for each in parcels), whence=("a", "key"))
 
 
 def sizes(frames: Any) -> int:

@@ -10,8 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from dml.cluster.dask_task import Ticket
-from dml.cluster.result_fetch import ResultFetcher
+from dml.cluster.dask_task import ResultFetcher, Ticket
 from dml.exec.scheduler.messages import Run
 
 BESIDE_S = 0.2

@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml.cluster.autoscale.cachew import Cachew
-from dml.cluster.autoscale.gain import GainPolicy
-from dml.cluster.autoscale.utilisation import Utilisation
-from dml.cluster.autoscale.window import ScalingPolicy, ScalingWindow
+from dml.cluster.autoscale.scaling_policy import (
+    Cachew,
+    GainPolicy,
+    ScalingPolicy,
+    ScalingWindow,
+    Utilisation,
+)
 from dml.testing.scaling_service import (
     Curve,
     changes,

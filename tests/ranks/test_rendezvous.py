@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dml.errors import PlanError
-from dml.ranks.rendezvous import announced, met, place_of, withdrawn
+from dml.ranks.connection import announced, met, place_of, withdrawn
 
 
 def test_where_ranks_find_themselves(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Measure a run's throughput as its trainer sees it, and scale the run's cluster by it.
 
 Times are measured where batches are delivered, window by window. A pure policy decides on them
-(gain.py, cachew.py, utilisation.py), and ``Staff`` (cluster_scaler.py) executes the decision.
+(scaling_policy.py), and ``Staff`` (cluster_scaler.py) executes the decision.
 Source of batch_time and result_queue_size: Cachew (USENIX ATC 2022), table 1.
 """
 
@@ -12,11 +12,15 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, cast
 
-from dml.cluster.autoscale.cachew import Cachew
 from dml.cluster.autoscale.cluster_scaler import Staff
-from dml.cluster.autoscale.gain import GainPolicy
-from dml.cluster.autoscale.utilisation import Utilisation
-from dml.cluster.autoscale.window import ScalingDecision, ScalingPolicy, ScalingWindow
+from dml.cluster.autoscale.scaling_policy import (
+    Cachew,
+    GainPolicy,
+    ScalingDecision,
+    ScalingPolicy,
+    ScalingWindow,
+    Utilisation,
+)
 from dml.cluster.cluster_run import crews_of
 from dml.cluster.dask_crew import DaskCrew
 from dml.events import Event, Scaled

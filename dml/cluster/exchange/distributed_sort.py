@@ -165,44 +165,37 @@ class MergeJob(Job):
             flow.close()
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ExchangeRun:
-    """The first operators of a run's stream, executed in two rounds of tasks on workers.
+def open_exchange(
+    run: Streaming, nodes: Sequence[Node], epoch: int, position: Position | None, *, finishing: bool
+) -> Flow:
+    """Open the output of ``nodes``, from ``position`` (None: the start) on, made in two rounds.
 
-    ``sorting`` is the operator that orders rows; ``groups`` groups rows in that order, or is None.
-    If ``finishing``, columns get the form in which they are delivered.
+    ``nodes`` are the first operators of the stream of ``run``: one that orders rows, and perhaps
+    one that groups them in that order. If ``finishing``, columns get their delivered form.
     """
-
-    run: Streaming
-    finishing: bool
-    sorting: Node
-    groups: Node | None
-
-    def open(self, epoch: int, position: Position | None) -> Flow:
-        """Open the flow of these operators' output, from ``position`` (None: the start) on."""
-        rounds = Rounds(self, epoch)
-        flow = Again(rounds.first, rounds.rows, position)
-        return Metered(flow, self.run.meter, 1 if self.groups is None else 2)
+    rounds = Rounds(run, nodes, epoch, finishing=finishing)
+    return Metered(Again(rounds.first, rounds.rows, position), run.meter, len(nodes))
 
 
 class Rounds:
-    """Both rounds of the operators ``spread`` in one epoch."""
+    """Both rounds of the operators ``nodes`` of ``run`` in one epoch; see ``open_exchange``."""
 
-    def __init__(self, spread: ExchangeRun, epoch: int) -> None:
-        self.spread, self.run = spread, spread.run
-        self.opening = cast("Opening", spread.run.open)
-        self.at = dataclasses.replace(spread.run.at, epoch=epoch)
-        order = cast("Any", spread.sorting).spread(self.at, epoch)
-        together = spread.groups is not None
+    def __init__(
+        self, run: Streaming, nodes: Sequence[Node], epoch: int, *, finishing: bool
+    ) -> None:
+        self.run, self.groups = run, nodes[1:]
+        self.opening = cast("Opening", run.open)
+        self.at = dataclasses.replace(run.at, epoch=epoch)
+        order, together = cast("Any", nodes[0]).spread(self.at, epoch), bool(self.groups)
         columns = isinstance(order, Ordering)
         self.by = ByColumns(**vars(order), together=together) if columns else ByKey(order.keys)
         self.exchange = Exchange(self.opening.settings)
-        job = spread.run.job(epoch, finishing=spread.finishing)
+        job = run.job(epoch, finishing=finishing)
         where: dict[str, Any] = {"exchange": self.exchange.name, "root": self.exchange.root}
         same = {each.name: getattr(job, each.name) for each in dataclasses.fields(job)}
         self.job = RunsJob(**same, by=self.by, **where)
         units, unit_at = self.job.reading.places, self.job.reading.unit_at
-        self.each = units_each(units, unit_at, spread.run.target_bytes)
+        self.each = units_each(units, unit_at, run.target_bytes)
         self.tasks = TaskList(0, units, self.each, 0)
 
     # ------------------------------------------------------------------------------ the first round
@@ -318,8 +311,7 @@ class Rounds:
         stage = Stage(Range(0, len(ranges), 1, 1), ("id",), (), ())
         size, budget = ranges.range_bytes, self.opening.budget
         sizes = PartitionSizes(size, budget.stage_bytes, budget.atom_bytes)
-        above = self.spread.groups
-        groups = None if above is None else detached((above,))[0]
+        groups = detached(self.groups)[0] if self.groups else None
         own: dict[str, Any] = {"ranges": ranges, "fetching": fetching, "groups": groups}
         job = MergeJob(stage, self.at, sizes, root=self.exchange.root, **own)
         open_bytes = ranges.working_bytes

@@ -17,7 +17,7 @@ import threading
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -306,7 +306,7 @@ class Exchange:
         """
         self.hub = met(self.settings)
         self._renew()
-        every = self.hub.wait(self._ask, self.hub.members, _listed)
+        every = self.hub.ask(self.hub.members, _listed, self.name, within_s=ASK_S)
         answers = {address: there for address, there in every.items() if isinstance(there, tuple)}
         found: dict[str, Where] = {}
         for address in sorted(answers, key=self._avoided.__contains__, reverse=True):
@@ -318,35 +318,21 @@ class Exchange:
     def avoid(self, gone: RunsGoneError) -> None:
         """Remove unreadable runs; or, if a worker did not answer, avoid all runs that it has."""
         if gone.unread:
-            self.hub.wait(self._ask, gone.places, _dropped, gone.unread)
+            there = self.hub.members.keys() & gone.places
+            self.hub.ask(there, _dropped, self.name, gone.unread, within_s=ASK_S)
         else:
             self._avoided.update(gone.places)
             self.remade.clear()
-
-    async def _ask(self, addresses: Iterable[str], work: Any, *args: Any) -> dict[str, Any]:
-        """Return the results of ``work`` by worker; those that do not answer are left out."""
-        asked = {
-            self.hub.asking(_run(self.hub, work, address, self.name, *args)): address
-            for address in addresses
-            if address in self.hub.members
-        }
-        done = (await asyncio.wait(asked, timeout=ASK_S))[0] if asked else ()
-        right = [each for each in done if each.exception() is None]
-        return {asked[each]: each.result().get(asked[each]) for each in right}
 
     def close(self) -> None:
         """Remove all runs soon, and return without waiting for that."""
         self._finalizer()
 
 
-async def _run(hub: Any, work: Any, address: str, *args: Any) -> Any:
-    return await hub.client.run(work, *args, workers=[address], on_error="return")
-
-
 def _let_go(hub: Any, exchange: str, lease: list[Any]) -> None:
     """End the exchange on the hub's workers; other workers notice the missing lease."""
     for address in hub.members:
-        hub.asking(_run(hub, _left, address, exchange))
+        hub.asking(hub.client.run(_left, exchange, workers=[address], on_error="return"))
     for future in lease:
         future.release()
     lease.clear()

@@ -24,8 +24,7 @@ from distributed import default_client
 
 from dml.cluster.cluster import workers_of
 from dml.cluster.graph import program as work
-from dml.cluster.graph.ordered_chain import Turn, linked
-from dml.cluster.graph.program import GraphProgram, Recipe
+from dml.cluster.graph.program import GraphProgram, Recipe, Turn, linked
 from dml.errors import PlanError
 from dml.exec.streams.stream import unsettled
 from dml.exec.tasks.partition import TaskList

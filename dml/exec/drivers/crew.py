@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 
 from dml.errors import InternalError
 from dml.exec.drivers.sync import LEFT, LeftError, SyncFeed
@@ -54,13 +55,18 @@ class Crew(abc.ABC):
     def ended(self, run: Run, result: Outcome | Failure | None, seconds: float) -> None:
         """Pass a slice's result (None: its task is over) to the loop, and start the next slices."""
         with self.lock:
-            try:
-                self.hand_out([] if self.closing else self.loop.end(run, result, seconds))
-                self.others()
-            except BaseException as error:  # noqa: BLE001  (or the consumer would wait for ever)
-                self.broken = error
-            finally:
-                self.wake()
+            self.proceed(partial(self.loop.end, run, result, seconds))
+            self.others()
+            self.wake()
+
+    def proceed(self, take: Callable[[], Iterable[Run]]) -> None:
+        """Hand out the slices that ``take`` returns, unless closing; the caller holds the lock."""
+        try:
+            if not self.closing:
+                self.hand_out(take())
+        except BaseException as error:  # noqa: BLE001  (or the consumer would wait for ever)
+            self.broken = error
+            self.wake()
 
     def others(self) -> None:
         """Let the run's other crews start slices if they can; the caller holds the lock."""
@@ -69,12 +75,7 @@ class Crew(abc.ABC):
 
     def relaunch(self) -> None:
         """Start slices after another crew has freed resources; the caller holds the lock."""
-        if not self.closing:
-            try:
-                self.hand_out(self.loop.take(Tick()))
-            except BaseException as error:  # noqa: BLE001  (it is this crew's, not the caller's)
-                self.broken = error
-                self.wake()
+        self.proceed(partial(self.loop.take, Tick()))
 
     def tick(self) -> None:  # noqa: B027 (not every kind of worker needs it)
         """Do periodic work of this kind of worker while the consumer waits."""

@@ -24,7 +24,6 @@ from dml.errors import (
     MemoryContractError,
     NonDeterminismError,
     PlanError,
-    WorkerLostError,
     worded,
 )
 from dml.events import Tally
@@ -65,15 +64,14 @@ class SliceOrder:
 class Answer:
     """The result of an order: a parcel, an exception (``error``), or neither at a task's end.
 
-    ``error`` is pickled (b"" for none); ``lost`` is True for a WorkerLostError. ``schemas`` are
-    newly settled ones; ``replayed`` counts partitions made again. ``digest`` is that of the task's
-    partitions so far, for comparison if they are made again; b"" where none is needed. ``spent`` is
-    True if abandoned calls of functions may still run, so that the worker must end.
+    ``error`` is pickled (b"" for none). ``schemas`` are newly settled ones; ``replayed`` counts
+    partitions made again. ``digest`` is that of the task's partitions so far, for comparison if
+    they are made again; b"" where none is needed. ``spent`` is True if abandoned calls of functions
+    may still run, so that the worker must end.
     """
 
     parcel: Parcel | None
     error: bytes
-    lost: bool
     seconds: float = 0.0
     tally: Tally = dataclasses.field(default_factory=Tally)
     schemas: dict[str, Schema] = dataclasses.field(default_factory=dict)
@@ -117,7 +115,7 @@ class Bench:
         self._mine[threading.get_ident()] = tally, seq
         self._note(self._places.get(seq, -1))
         replayed, started = self.runtime.replayed, time.perf_counter()
-        parcel, error, lost, digest = None, b"", False, b""
+        parcel, error, digest = None, b"", b""
         try:
             outcome = self._outcome(order)
             if outcome is not None:
@@ -127,14 +125,14 @@ class Bench:
         except NonDeterminismError as raised:
             error = shipped(self.differing(order.run, raised.why))
         except BaseException as raised:  # noqa: BLE001  (delivered at its place in order)
-            error, lost = shipped(raised), isinstance(raised, WorkerLostError)
+            error = shipped(raised)
         if parcel is None or parcel.outcome.done:
             self._places.pop(seq, None)
         seconds = time.perf_counter() - started
         replays = self.runtime.replayed - replayed
         settled = {key: known[key] for key in known.keys() - order.schemas.keys()}
         spent = GIVEN_UP.spent
-        return Answer(parcel, error, lost, seconds, tally, settled, replays, digest, spent)
+        return Answer(parcel, error, seconds, tally, settled, replays, digest, spent)
 
     def _outcome(self, order: SliceOrder) -> Outcome | None:
         made, _ = self.runtime.perform(order.run, self._argument(order), order.seen)
@@ -213,7 +211,7 @@ class TaskRunner:
         """Run an order whose job is open; ``keep`` stores the columns of its result."""
         refused = self._refused.get(order.name)
         if refused is not None:
-            return Answer(None, refused, lost=False)
+            return Answer(None, refused)
         bench = self.benches.get(order.name)
         if bench is None:
             raise InternalError("an order came before its job", why=f"run {order.name}")

@@ -11,7 +11,7 @@ import pytest
 import dml
 from dml.api.dataset import Dataset
 from dml.api.session import optimized
-from dml.cluster.exchange.exchange_choice import why_not
+from dml.cluster.cluster_run import why_not
 from dml.errors import CacheError, PlanError
 from dml.exec.drivers import promotion
 from dml.exec.scheduler.speculation import repeatable

@@ -20,7 +20,7 @@ from distributed import Client
 import dml
 from dml.cluster.autoscale import throughput
 from dml.cluster.autoscale.cluster_scaler import Staff, grouped, leavers
-from dml.cluster.autoscale.window import ScalingDecision, ScalingWindow
+from dml.cluster.autoscale.scaling_policy import ScalingDecision, ScalingWindow
 from dml.cluster.cluster import ClusterWorker, connected, member
 from dml.cluster.placement import Places
 from dml.cluster.worker_monitor import Hub

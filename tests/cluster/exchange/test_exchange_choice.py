@@ -24,7 +24,7 @@ import dml.cluster.exchange.distributed_sort
 import dml.cluster.exchange.sorted_run_transfer
 from dml import col
 from dml.api.session import optimized
-from dml.cluster.exchange.exchange_choice import input_bytes, why_not
+from dml.cluster.cluster_run import input_bytes, why_not
 from dml.data.stream_hash import stream_hash
 from dml.errors import CastError, DmlError, MemoryContractError, SchemaError, UDFError
 from dml.exec.memory.spill import PREFIX

@@ -20,6 +20,7 @@ from distributed import Client
 
 import dml
 from dml.cluster.cluster import workers_of
+from dml.cluster.exchange import sorted_run_transfer
 from dml.cluster.exchange.distributed_sort import MOST_LOSSES, Rounds
 from dml.cluster.exchange.sorted_run_transfer import OP, Exchange, Shelves, lease_key
 from dml.cluster.exchange.sorted_runs import RunsGoneError, RunShelf
@@ -120,9 +121,7 @@ def _reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     given = request.node.callspec.params
     halved([*DAMAGES].index(given["damage"]), given["workers"], request.param == "disk")
     if request.param == "network":
-        monkeypatch.setattr(
-            dml.cluster.exchange.sorted_run_transfer.RunFetcher, "_is_near", lambda *_: False
-        )
+        monkeypatch.setattr(sorted_run_transfer.RunFetcher, "_is_near", lambda *_: False)
 
 
 @pytest.mark.cluster
@@ -187,10 +186,7 @@ def test_a_worker_that_did_not_answer_is_let_back_in(monkeypatch: pytest.MonkeyP
     """With what was made again on it, unless another has that too."""
     has = {"a": ("/a", ["x", "y"]), "b": ("/b", ["y"])}
 
-    async def listed(*_: Any) -> dict[str, Any]:
-        return has
-
-    monkeypatch.setattr(Exchange, "_ask", listed)
+    monkeypatch.setattr(Hub, "ask", lambda *_given, **_options: has)
     with cluster(1) as made, Client(made) as client:
         exchange = Exchange(Settings(executor="distributed", scheduler=client))
         assert set(exchange.homes()) == {"x", "y"}
@@ -313,7 +309,7 @@ def test_shelves_go_with_the_lease(
     loop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On workers that nobody told as well; a scheduler that does not answer ends nothing."""
-    monkeypatch.setattr(dml.cluster.exchange.sorted_run_transfer, "LOOK_S", 0.01)
+    monkeypatch.setattr(sorted_run_transfer, "LOOK_S", 0.01)
     scheduler = Known(lease_key("one"), lease_key("two"))
     shelves = Shelves.on(there := worker(loop, tmp_path, scheduler))
     assert Shelves.on(there) is shelves

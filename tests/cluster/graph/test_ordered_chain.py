@@ -9,7 +9,7 @@ import pytest
 
 import dml
 from dml.api.dataset import Dataset
-from dml.cluster.graph.ordered_chain import ChainLink, Played, StarvedError, Turn
+from dml.cluster.graph.program import ChainLink, Played, StarvedError, Turn
 from dml.exec.tasks.partition import Piece
 
 dask: Any = untyped_dask

@@ -26,7 +26,7 @@ from dml.api.dataset import Dataset
 from dml.errors import WorkerLostError
 from dml.exec.process import channel, worker_pool
 from dml.exec.process.worker_pool import ChildProcess, ProcessPool
-from dml.ranks.driver import driver_handle, remote_iterator
+from dml.ranks.driver import driver_handle
 from dml.ranks.driver.driver_handle import DriverProcess
 from dml.ranks.driver.driver_process import DriverRun, Ending
 from tests.ranks.driver.driver_cases import HANG_S, ROWS, afar, nothing_stays, numbers, table
@@ -60,7 +60,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         for module in (worker_pool, driver_handle):
             patch.setattr(module, "END_S", 0.05)
-        patch.setattr(remote_iterator, "CLOSE_S", 0.05)
+        patch.setattr(driver_handle, "CLOSE_S", 0.05)
         yield
 
 
@@ -248,7 +248,7 @@ def wide(batch: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_stopped_driver_is_an_error(numbers: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_pool, "STOPPED_S", 0.5)
-    monkeypatch.setattr(remote_iterator, "LOOK_S", 0.1)
+    monkeypatch.setattr(driver_handle, "LOOK_S", 0.1)
     it = iter(afar(numbers.batch(5), prefetch=0))
     next(it)
     os.kill(driver_of(it).process.pid, signal.SIGSTOP)

@@ -1,17 +1,84 @@
-"""The default scaling policy moves to the number of workers that S/D suggests, then tests it.
+"""Scaling policies turn measurements over some batches into a number of workers.
 
-S is the workers' seconds for a batch, D the trainer's. A worker is worth its cost while it brings a
-part ``rho`` of the ideal gain, which is 1/(w+1) of the batch time for one worker more than w. A
-gain of a fixed share of the batch time, as Cachew asks for, would end growth at 33 workers.
+``GainPolicy`` is the default; ``Cachew`` and ``Utilisation`` are baselines that users can choose.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
-from dml.cluster.autoscale.window import Log, ScalingDecision, ScalingWindow
+
+class ScalingWindow(NamedTuple):
+    """Means over consecutive batches of the trainer, with a constant number of ``workers``.
+
+    ``batch_time_s`` is the time to get a batch and to process it, ``step_s`` the trainer's own part
+    of that time; ``busy_s`` is the time that workers were busy for one batch, computing or waiting
+    for data; ``result_queue_size`` is the number of ready batches, ``cpu_share`` the used share of
+    the workers' processors. Source of batch_time and result_queue_size: Cachew, table 1.
+    """
+
+    workers: int
+    batch_time_s: float
+    step_s: float
+    busy_s: float
+    result_queue_size: float = 0.0
+    cpu_share: float = 1.0
+
+
+class ScalingDecision(NamedTuple):
+    """The number of workers to have now, why, and whether no trial is pending (``settled``)."""
+
+    workers: int
+    reason: str
+    settled: bool = False
+
+
+class ScalingPolicy(Protocol):
+    """Turns windows into numbers of workers; the result depends only on the windows so far."""
+
+    def step(self, window: ScalingWindow) -> ScalingDecision:
+        """Return the decision after one more window."""
+
+
+class Log:
+    """The geometric mean of positive figures with relative scatter, and its standard error.
+
+    ``expected`` is the relative scatter that is assumed until there are enough figures to measure
+    it. Only the last ``most`` figures count.
+    """
+
+    PRIOR = 4  # weight of the expected scatter, in figures
+
+    def __init__(self, expected: float = 0.05, most: int = 24) -> None:
+        self.expected, self.most = expected, most
+        self.figures: list[float] = []
+
+    def add(self, figure: float) -> None:
+        """Add a figure, which must be positive."""
+        self.figures = [*self.figures, math.log(figure)][-self.most :]
+
+    def __len__(self) -> int:
+        return len(self.figures)
+
+    @property
+    def mean(self) -> float:
+        """The geometric mean of the figures."""
+        return math.exp(sum(self.figures) / len(self.figures))
+
+    @property
+    def error(self) -> float:
+        """The standard error of ``mean``, as a share of the mean."""
+        middle, n = sum(self.figures) / len(self.figures), len(self.figures)
+        spread = sum((each - middle) ** 2 for each in self.figures)
+        variance = (self.PRIOR * self.expected**2 + spread) / (self.PRIOR + n - 1)
+        return math.sqrt(variance / n)
+
+    def far(self, figure: float, share: float) -> bool:
+        """Return True if ``figure`` differs from the mean by more than ``share`` of it."""
+        return bool(self.figures) and abs(math.log(figure / self.mean)) > math.log1p(share)
+
 
 RHO = 0.5
 SURE = 2.2  # standard errors; as all below tuned on benchmarks/bench_scaling.py
@@ -42,7 +109,8 @@ class GainPolicy:
     than rho of the ideal one, workers are not the bottleneck, and their number becomes the least
     that gives the observed batch time. All measurements are forgotten when S or D changes by a
     third in two windows. ``minimize="cost"`` counts a trainer as 30 workers, and stops where the
-    next worker costs more than the trainer's time that it saves.
+    next worker costs more than the trainer's time that it saves. A gain of a fixed share of the
+    batch time, as Cachew asks for, would end growth at 33 workers.
 
     Source: Cachew, section 4.3, with gains normalised; S and D are the service demands of
     operational analysis.
@@ -219,3 +287,114 @@ class GainPolicy:
             return None
         more = max(1, int(mean / 2 * self.workers))
         return ScalingDecision(self.workers + more, f"the trainer waits {mean:.1%} of its time")
+
+
+THRESHOLD = 0.03  # share by which batch_time must fall to justify another worker
+QUEUE_GROWTH = 0.40  # growth of the result queue, as a share, from which workers are too many
+EVERY = 10  # windows between two reviews of the settled number
+WORSE = 0.10  # share of a "significantly higher" batch_time, for which the paper has no number
+
+
+class Cachew:
+    """Starts with ``least`` workers and adds one at a time; reviews every tenth window.
+
+    While growing, one worker is added as long as batch_time falls by more than ``threshold``, a
+    share; a worker that did not help is removed again (figure 9). Once settled, the policy reviews
+    the number after every ``every`` windows. If batch_time is 10 % above its old value, one worker
+    is added, and growing begins again. If the result queue is more than 40 % above its old value,
+    workers are removed one by one while batch_time stays within the threshold. Source: Cachew
+    (USENIX ATC 2022), section 4.3.
+    """
+
+    def __init__(
+        self, least: int = 1, most: int = 1024, threshold: float = THRESHOLD, every: int = EVERY
+    ) -> None:
+        self.least, self.most, self.threshold, self.every = least, most, threshold, every
+        self.state: Literal["growing", "settling", "settled", "shrinking"] = "growing"
+        self.before: float | None = None  # batch_time with one worker less
+        self.batch_time = self.queue = 0.0  # at convergence
+        self.seen: list[ScalingWindow] = []
+
+    def step(self, window: ScalingWindow) -> ScalingDecision:
+        """Return the decision after ``window``, by the current state; see the class."""
+        steps = {"growing": self._growing, "shrinking": self._shrinking, "settling": self._settle}
+        return steps.get(self.state, self._settled)(window)
+
+    def _growing(self, window: ScalingWindow) -> ScalingDecision:
+        now, before = window.batch_time_s, self.before
+        if before is not None and 1 - now / before <= self.threshold:
+            self.state, self.before = "settling", None
+            fewer = max(self.least, window.workers - 1)
+            reason = f"the last worker made batches {1 - now / before:.1%} faster"
+            return ScalingDecision(fewer, reason)
+        if window.workers >= self.most:
+            return self._settle(window)
+        self.before = now
+        faster = "" if before is None else f", the last made batches {1 - now / before:.1%} faster"
+        return ScalingDecision(window.workers + 1, f"one more{faster}")
+
+    def _settle(self, window: ScalingWindow) -> ScalingDecision:
+        """Record batch time and queue size, with which later windows are compared."""
+        self.state, self.seen = "settled", []
+        self.batch_time, self.queue = window.batch_time_s, window.result_queue_size
+        return ScalingDecision(window.workers, "converged", settled=True)
+
+    def _settled(self, window: ScalingWindow) -> ScalingDecision:
+        self.seen.append(window)
+        if len(self.seen) < self.every:
+            return ScalingDecision(window.workers, "converged", settled=True)
+        seen, self.seen = self.seen, []
+        now = sum(each.batch_time_s for each in seen) / len(seen)
+        queue = sum(each.result_queue_size for each in seen) / len(seen)
+        if now > self.batch_time * (1 + WORSE) and window.workers < self.most:
+            self.state, self.before = "growing", now
+            reason = f"batches take {now / self.batch_time - 1:.0%} longer than before"
+            return ScalingDecision(window.workers + 1, reason)
+        if queue > self.queue * (1 + QUEUE_GROWTH) and window.workers > self.least:
+            self.state = "shrinking"
+            reason = f"{queue:.1f} batches wait, were {self.queue:.1f}"
+            return ScalingDecision(window.workers - 1, reason)
+        return ScalingDecision(window.workers, "converged", settled=True)
+
+    def _shrinking(self, window: ScalingWindow) -> ScalingDecision:
+        slower = window.batch_time_s / self.batch_time - 1
+        if slower >= self.threshold:
+            self.state = "settling"
+            more = min(self.most, window.workers + 1)
+            return ScalingDecision(more, f"batches took {slower:.1%} longer")
+        if window.workers <= self.least:
+            return self._settle(window)
+        return ScalingDecision(window.workers - 1, "batches come as fast with one less")
+
+
+TARGET = 0.80
+TOLERANCE = 0.10
+STEADY = 3  # windows whose largest wish counts before workers are removed
+
+
+class Utilisation:
+    """Chooses the number of workers at which processor use is ``target``, a share.
+
+    n = ceil(n * use / target), unless use is within a tenth of the target; workers are removed once
+    the last three windows agree. Source: the Horizontal Pod Autoscaler of Kubernetes, with the
+    target of 80 % of the comparison in section 6 of Cachew. The policy notices neither workers that
+    wait for data, nor a trainer that waits for batches.
+    """
+
+    def __init__(self, least: int = 1, most: int = 1024, target: float = TARGET) -> None:
+        self.least, self.most, self.target = least, most, target
+        self.wishes: list[int] = []
+
+    def step(self, window: ScalingWindow) -> ScalingDecision:
+        """Return the number of workers that meets the target."""
+        ratio = window.cpu_share / self.target
+        wish = window.workers
+        if abs(ratio - 1) > TOLERANCE:
+            wish = math.ceil(window.workers * ratio - 1e-9)
+        wish = min(self.most, max(self.least, wish))
+        self.wishes = [*self.wishes, wish][-STEADY:]
+        wish = max(self.wishes if len(self.wishes) == STEADY else [window.workers, wish])
+        if wish != window.workers:
+            self.wishes = []
+        reason = f"processors are {window.cpu_share:.0%} in use"
+        return ScalingDecision(wish, reason, settled=wish == window.workers)
