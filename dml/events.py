@@ -105,13 +105,17 @@ class OperatorTotals(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Waits(Event):
-    """Seconds that the training loop and the workers waited because nothing was ready."""
+    """Seconds that the training loop and the workers waited because nothing was ready.
+
+    ``variation`` is the squared coefficient of variation of the seconds that chunks took to make.
+    """
 
     kind: ClassVar[str] = "Waits"
 
     consumer_s: float = 0.0
     worker_idle_s: float = 0.0
     memory_blocked_s: float = 0.0
+    variation: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,6 +103,8 @@ def _candidates(forecaster: RunForecaster) -> Iterator[tuple[Mapping[str, Any], 
         yield {"executor": "threads"}, "rows need not be sent to processes"
     if settings.prefetch == 0:
         yield {"prefetch": AUTOTUNE}, "batches are made while the training loop runs"
+    elif settings.prefetch != AUTOTUNE:
+        yield {"prefetch": AUTOTUNE}, "more batches are made ahead, so that slow ones delay no step"
 
 
 def _workers(forecaster: RunForecaster, now: float) -> Iterator[Recommendation]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dml.exec.memory.memory_report import MemoryReport
     from dml.exec.streams.stream import Streaming
     from dml.fleet.report import RunTable
+    from dml.settings import Auto
     from dml.verify.simulate.answer import WhatIf
 
 DASK_KINDS = ("delayed", "dataframe")
@@ -248,14 +249,16 @@ class Results:
         storage_gbps: float | None = None,
         step_s: float | None = None,
         rows_per_s: float | None = None,
+        prefetch: int | Auto | None = None,
     ) -> WhatIf:
         """Forecast a run with other resources: its time, its bottleneck, and a lower bound.
 
         Arguments not given are as in the settings. Each worker beyond the present ones brings its
         own core; ``gpus`` and ``resources`` are those of all workers together; ``storage_gbps`` is
         the storage bandwidth in Gbit/s, a limit in addition to the measured reading time; a
-        training loop takes ``step_s`` seconds per element (None: as in the last run here). With
-        ``rows_per_s``, find the number of workers that reaches this rate.
+        training loop takes ``step_s`` seconds per element (None: as in the last run here), and
+        ``prefetch`` elements are made ahead of it. With ``rows_per_s``, find the number of workers
+        that reaches this rate.
 
         Nothing runs, and no epoch is counted. The scheduler of real runs schedules simulated tasks
         on a hypothetical cluster; the answer also gives a bound that no schedule could beat. Costs
@@ -264,7 +267,7 @@ class Results:
         for invalid numbers, needed resources that no worker has, and a cluster without
         ``workers=``.
         """
-        asked = (workers, memory, gpus, resources, storage_gbps, step_s, rows_per_s)
+        asked = (workers, memory, gpus, resources, storage_gbps, step_s, rows_per_s, prefetch)
         from dml.api import what_if
 
         return what_if.what_if(self._node, self._settings, asked, self._last_events)

@@ -18,6 +18,7 @@ from dml.base.host import cores
 from dml.errors import MemoryContractError, PlanError
 from dml.events import SLICES, Event, OperatorTotals, RunFinished, RunStarted, Tuned, Waits
 from dml.exec.delivery.prefetch import SLOW_S
+from dml.exec.delivery.prefetch_depth import DEPTH, DEPTHS
 from dml.exec.memory.memory_shares import fits
 from dml.expr.node import Node
 from dml.optimize.cost.beliefs import HISTORY as LEARNED
@@ -27,7 +28,7 @@ from dml.optimize.cost.priors import driver
 from dml.optimize.search.arrangement import locks
 from dml.optimize.search.dynamic_programme import DriverCosts
 from dml.profile import NOISE, TURNS
-from dml.settings import AUTOTUNE, Settings, parse_bytes
+from dml.settings import AUTOTUNE, Auto, Settings, parse_bytes
 from dml.verify.simulate.answer import REACHED, Basis, Outlook, WhatIf, basis_of, outlook_of
 from dml.verify.simulate.forecast import Foreseen, foresee
 from dml.verify.simulate.run_model import GUESS, HISTORY, MEASURED, ModelWork, RunPlace, model_of
@@ -41,6 +42,7 @@ class Last:
     ``whole`` is True if the run computed all rows. While Python code ran for one second, it waited
     ``turns`` seconds for other threads. The training loop took ``step_s`` seconds per element.
     ``at_once`` says how many slices of a stage ran at once in the end, where the run chose that.
+    ``variation`` is the squared coefficient of variation of the seconds that chunks took.
     """
 
     sums: Mapping[int, tuple[float, float, float, float, float]] = dataclasses.field(
@@ -51,6 +53,7 @@ class Last:
     turns: float = 0.0
     step_s: float = 0.0
     at_once: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    variation: float = 0.0
 
     @staticmethod
     def of(events: Sequence[Event], fingerprint: str) -> Last:
@@ -73,7 +76,9 @@ class Last:
         turns = min(TURNS, busy / max(1 - busy, 1e-9))
         tuned = [each for each in events if isinstance(each, Tuned)]
         at_once = {each.stage: each.after for each in tuned if each.number == SLICES}
-        return Last(sums, ended[-1].seconds, whole, turns, _step_s(events, ended[-1]), at_once)
+        variation = max((each.variation for each in events if isinstance(each, Waits)), default=0.0)
+        step_s = _step_s(events, ended[-1])
+        return Last(sums, ended[-1].seconds, whole, turns, step_s, at_once, variation)
 
 
 def _step_s(events: Sequence[Event], ended: RunFinished) -> float:
@@ -177,12 +182,15 @@ class WhatIfSettings:
     storage_gbps: float | None = None
     step_s: float | None = None
     rows_per_s: float | None = None
+    prefetch: int | Auto | None = None
 
     def __post_init__(self) -> None:
         if self.workers is not None:
             _whole("workers", self.workers)
         if self.memory is not None:
             parse_bytes(self.memory, "memory")
+        if self.prefetch is not None:
+            dataclasses.replace(Settings(), prefetch=self.prefetch)  # refuses what is no number
         _figure("gpus", self.gpus, least=0)
         _figure("storage_gbps", self.storage_gbps)
         _figure("step_s", self.step_s, least=0)
@@ -343,6 +351,8 @@ class RunForecaster:
         changed: dict[str, Any] = {"num_workers": workers}
         if asked.memory is not None:
             changed["memory_limit"] = asked.memory
+        if asked.prefetch is not None:
+            changed["prefetch"] = asked.prefetch
         settings = dataclasses.replace(self.settings, **changed)
         run = arranged(self.made, settings, self.off)
         resources = RunResources.of(run.settings, run.stations.plan)
@@ -382,6 +392,8 @@ class RunForecaster:
             policy=settings.scheduler_policy,
             at_once=self.last.at_once if self._tunes(asked) else {},
             ahead_from_s=_ahead_from_s(settings),
+            depth=_depth(settings),
+            variation=self.last.variation,
         )
 
     def _tunes(self, asked: WhatIfSettings) -> bool:
@@ -454,6 +466,13 @@ def _ahead_from_s(settings: Settings) -> float:
     if settings.executor == "sync" or settings.prefetch == 0:
         return math.inf
     return SLOW_S if settings.prefetch == AUTOTUNE else 0.0
+
+
+def _depth(settings: Settings) -> int:
+    """Return how many chunks may wait for the training loop, where memory allows them."""
+    if settings.prefetch != AUTOTUNE:
+        return int(settings.prefetch)
+    return DEPTHS[-1] if settings.tune == AUTOTUNE else DEPTH
 
 
 def _belief(work: ModelWork) -> Belief:

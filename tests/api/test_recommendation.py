@@ -11,7 +11,9 @@ from dml import Dataset
 from dml.api import recommendation, what_if
 from dml.api.recommendation import Recommendations
 from dml.events import Event, OperatorTotals, RunFinished, RunStarted, Tuned, Waits
+from dml.exec.delivery.prefetch_depth import Variation
 from dml.optimize.phases import optimize
+from tests.exec.delivery.shelves import drawn, even, lognormal, simulated
 
 ROWS = 640
 OFF: dict[str, Any] = {"telemetry_dir": "off", "num_workers": 2}
@@ -91,6 +93,54 @@ def test_batches_ahead_of_a_loop() -> None:
     told[-1] = RunFinished(rows=ROWS, batches=40, seconds=8.0)  # of which 4 in the loop
     codes = [each.code for each in found(in_order, told, executor="threads", prefetch=0)]
     assert ".with_options(prefetch='auto')" in codes
+
+
+SEEN = dml.range(ROWS).scan(0, lambda total, row: (total + 1, row)).batch(1)
+
+
+def run_with(variation: float, make_s: float, loop_s: float) -> list[Event]:
+    """What a run told whose batches took ``make_s``, with that variation, and its loop."""
+    *told, _, _ = events(SEEN, ROWS * make_s, ROWS * make_s)
+    waits = Waits(consumer_s=ROWS * make_s, variation=variation)
+    return [*told, waits, RunFinished(rows=ROWS, batches=ROWS, seconds=ROWS * (make_s + loop_s))]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 16])
+@pytest.mark.parametrize("loop_s", [0.006, 0.009, 0.010, 0.014])
+@pytest.mark.parametrize("sigma", [0.0, 0.5, 1.0])
+def test_batches_ahead_are_foreseen_as_a_simulated_loop_gets_them(
+    depth: int, loop_s: float, sigma: float
+) -> None:
+    chunks = drawn(lognormal(0.010, sigma), even(loop_s), 5_000, seed=1)
+    makes = Variation()
+    for chunk in chunks:
+        makes.add(chunk.make_s)
+    make_s = makes.total / makes.count
+    told = run_with(makes.squared, make_s, loop_s)
+    node, settings = SEEN._node, SEEN.with_options(**OFF, executor="threads")._settings
+    asked = (None,) * 7
+    found = what_if.what_if(node, settings, (*asked, depth), told)
+    wanted = simulated(chunks, depth).seconds / len(chunks)
+    assert found.seconds / ROWS == pytest.approx(wanted, rel=0.15)
+    without = what_if.what_if(node, settings, (*asked, 0), told)
+    assert without.seconds / ROWS == pytest.approx(make_s + loop_s, rel=0.05)
+    auto = what_if.what_if(node, settings, (*asked, "auto"), told)
+    assert auto.seconds <= found.seconds <= without.seconds
+
+
+def test_more_batches_ahead_where_their_seconds_vary() -> None:
+    told = run_with(8.0, 0.010, 0.010)
+    codes = [each.code for each in found(SEEN, told, executor="threads", prefetch=1)]
+    assert ".with_options(prefetch='auto')" in codes
+    told = run_with(0.01, 0.010, 0.010)
+    codes = [each.code for each in found(SEEN, told, executor="threads", prefetch=1)]
+    assert ".with_options(prefetch='auto')" not in codes
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, "many", True])
+def test_what_is_no_number_of_batches_is_refused(wrong: Any) -> None:
+    with pytest.raises(dml.errors.PlanError, match="prefetch"):
+        SEEN.what_if(prefetch=wrong)
 
 
 def test_nothing_to_recommend_says_what_it_rests_on() -> None:

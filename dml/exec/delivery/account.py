@@ -165,7 +165,12 @@ class Account:
         return [
             self.started,
             *operators,
-            Waits(run=self.started.run, at=now, consumer_s=self.received.wait_s),
+            Waits(
+                run=self.started.run,
+                at=now,
+                consumer_s=self.received.wait_s,
+                variation=self.received.makes.squared,
+            ),
             *self.warnings,
             *self._skipped(now),
             *self._verified(now),

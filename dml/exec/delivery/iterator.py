@@ -105,6 +105,7 @@ class Elements(Iterator[Element]):
         self._limit_bytes = limit_bytes
         self._streaming, self.report = streaming, report
         self._ahead, self._depth, self._ahead_bytes = ahead, depth, ahead_bytes
+        report.received.on_request = not ahead
         self._process, self._on_restore, self._table = process, on_restore, table
         self.epoch = epoch
         self._begin: Position | None = None
@@ -189,11 +190,13 @@ class Elements(Iterator[Element]):
     def _shelf(self) -> ChunkShelf:
         """Return the queue of chunks that are made ahead from now on."""
         depth, received = self._depth, self.report.received
+        received.on_request = False
         if depth is None:
             return ChunkShelf(DEPTH, self._ahead_bytes)
         batched = self._streaming.plan.batched
         waited = received.wait_s / max(perf_counter() - received.started, 1e-9)
         elements = received.batches if batched else received.rows
+        depth.seconds = received.makes
         depth.begin(elements, min(1.0, waited), self._pace.nbytes, self._ahead_bytes)
         self._streaming.running.holding.changes.append(depth.changes)
         return TunedShelf(depth, self._ahead_bytes)

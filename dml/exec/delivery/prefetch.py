@@ -21,7 +21,7 @@ from dml.data.block import Block
 from dml.data.row_slicing import row_bytes
 from dml.data.schema import Schema
 from dml.exec.delivery.checkpoint import unreached
-from dml.exec.delivery.prefetch_depth import DEPTH, NEW_BYTE_S, PrefetchDepth
+from dml.exec.delivery.prefetch_depth import DEPTH, NEW_BYTE_S, PrefetchDepth, Variation
 from dml.exec.drivers.sync import LEFT
 from dml.exec.streams.stream import Streaming
 from dml.exec.tasks.error_row import started
@@ -98,14 +98,19 @@ class ElementChunk:
 
 
 class Received:
-    """The caller's elements and seconds of waiting, counted exactly even within a chunk."""
+    """The caller's elements and seconds of waiting, counted exactly even within a chunk.
 
-    __slots__ = ("_chunk", "_made", "first_s", "started", "wait_s")
+    ``makes`` are the seconds that chunks took to make: the waits for them, while each was made
+    ``on_request``, except for the first one, which waits for workers to start.
+    """
+
+    __slots__ = ("_chunk", "_made", "first_s", "makes", "on_request", "started", "wait_s")
 
     def __init__(self) -> None:
         self._made = (0, 0, 0)  # rows, batches and bytes, with all of the current chunk
         self.wait_s, self.started = 0.0, time.perf_counter()
         self.first_s: float | None = None
+        self.makes, self.on_request = Variation(), True
         self._chunk: tuple[Any, int, int, int] = (iter(()), 0, 0, 0)  # elements; figures of one
 
     @property
@@ -149,6 +154,8 @@ class Received:
         self.wait_s += waited_s
         if self.first_s is None:
             self.first_s = time.perf_counter() - self.started
+        elif self.on_request:
+            self.makes.add(waited_s)
 
 
 class Working(Protocol):

@@ -53,6 +53,28 @@ def replayed(makes: Sequence[float], loops: Sequence[float], depth: int) -> floa
     return got - first
 
 
+class Variation:
+    """Squared coefficient of variation of seconds that are added one by one."""
+
+    __slots__ = ("count", "squares", "total")
+
+    def __init__(self) -> None:
+        self.count, self.total, self.squares = 0, 0.0, 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count ``seconds``."""
+        self.count += 1
+        self.total += seconds
+        self.squares += seconds * seconds
+
+    @property
+    def squared(self) -> float:
+        """Variance divided by the square of the mean; 0.0 of fewer than two seconds."""
+        if self.count < 2 or not self.total:
+            return 0.0
+        return max(0.0, self.count * self.squares / self.total**2 - 1.0)
+
+
 class PrefetchDepth:
     """Number of chunks of a pipeline that are made ahead; it tunes and records this number.
 
@@ -73,6 +95,7 @@ class PrefetchDepth:
         self.agree, self.lowered = AGREE, False
         self.pace = 1.0  # seconds of the maker for one of the loop
         self.missed_s = 0.0
+        self.seconds = Variation()  # of all chunks
         self.window = WINDOW
         self._begin_window()
 
@@ -103,6 +126,7 @@ class PrefetchDepth:
         got the one before, and waited for it.
         """
         self.elements += elements
+        self.seconds.add(make_s)
         self.largest = max(self.largest, nbytes)
         self.window_s += loop_s + waited_s
         self.waited_s += waited_s

@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from dml.exec.delivery.prefetch_depth import DEPTHS
 from dml.exec.memory.memory_shares import (
     SAMPLED,
     Budget,
@@ -29,6 +30,7 @@ from dml.io.source import Source
 from dml.physical.lanes import Lane
 from dml.physical.operators import RunChoices, SliceSteps, TaskSteps, physical_tree
 from dml.physical.plan import Plan, units_each
+from dml.verify.simulate.latency_model import empty_probability
 from dml.verify.simulate.virtual_cluster import TaskTruth
 
 MEASURED, HISTORY, GUESS = "measured", "earlier runs", "a table"
@@ -75,6 +77,8 @@ class RunPlace:
     step_s : seconds that the training loop holds an element
     ahead_from_s : if an element takes the caller's thread more seconds than this, elements are made
         ahead of the training loop, in a thread of their own
+    depth : chunks that may wait there, if there is memory for so many
+    variation : squared coefficient of variation of the seconds that they take
     policy : the name of the policy that chooses among runnable tasks
     at_once : slices of a stage that run at once where a run has found that more than one worker per
         core pays, by the stage's name
@@ -90,6 +94,8 @@ class RunPlace:
     storage_bytes_s: float = math.inf
     step_s: float = 0.0
     ahead_from_s: float = math.inf
+    depth: int = DEPTHS[-1]
+    variation: float = 0.0
     policy: str = USUAL
     at_once: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
@@ -193,7 +199,9 @@ def model_of(
         steps.append(step)
     late_s = math.fsum(each.seconds_at(place) for each in late)
     elements = _elements(plan, works[len(plan.operators) - 1].rows_out)
-    consumed = _consumed(over, steps[-1], given, place, late_s=late_s, elements=elements)
+    room = budget.ahead_bytes * elements / max(works[len(plan.operators) - 1].bytes_out, 1.0)
+    near = dataclasses.replace(place, depth=max(1, min(place.depth, int(room))))
+    consumed = _consumed(over, steps[-1], given, near, late_s=late_s, elements=elements)
     read = _stored_bytes(plan, works[0]) / (tasks * steps[0].truth.slices)
     unknown = any(not node.schema.known for node in plan.on_blocks)
     settling = unknown and all(each.slices == 1 for each in staged)  # slices settle side by side
@@ -346,7 +354,10 @@ def _consumed(
     before = math.fsum(work.seconds for _, work in over[:first])
     above = max(late_s, math.fsum(work.seconds for _, work in over[first:]))
     stepping, ahead = place.step_s * elements, above > place.ahead_from_s * elements
-    delivering = max(above, stepping) if ahead else above + stepping
+    waits = 1.0
+    if ahead:  # one more chunk is made, and has no room yet; the loop takes even steps
+        waits = empty_probability(place.depth + 1, stepping / above, place.variation / 2)
+    delivering = stepping + waits * above
     handed = place.byte_s * last.works[-1].bytes_out
     if waiting:
         return (handed + before) / partitions, delivering, stepping, ahead
