@@ -210,7 +210,7 @@ def _scale(account: Account, streaming: Streaming, settings: Settings, asked: Au
     from dml.cluster.autoscale import throughput
 
     scaling = throughput.TrainerMeter(asked, streaming, wait_s, account.warn)
-    account.received = account.scaling = scaling
+    account.received, account.scaling = scaling, scaling.events
 
 
 def _started(

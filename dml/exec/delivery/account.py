@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from dml.base.amounts import counted
 from dml.events import (
@@ -42,13 +42,6 @@ QUARANTINED = "StoredRowsQuarantined"
 _log = logging.getLogger("dml")
 
 
-class Scaling(Protocol):
-    """Decides the number of workers, and reports its decisions."""
-
-    def events(self, run: str, at: float) -> list[Event]:
-        """Return the decisions so far and the current state as events of ``run`` at time ``at``."""
-
-
 class Moment(NamedTuple):
     """Figures of a run, at its end or now, that later work of the process would change.
 
@@ -71,7 +64,8 @@ class Account:
 
     ``counts`` are the kernel counts that all runs of the process share. ``names`` returns the
     fingerprints of each operator, in order of ordinals, or an empty sequence. ``complete`` adds
-    further events to those of a finished run.
+    further events to those of a finished run. ``scaling``, if not None, returns the decisions so
+    far on the number of workers as events of a run at a time.
     """
 
     def __init__(
@@ -87,7 +81,7 @@ class Account:
         self.started, self.streaming, self.counts, self.tell = started, streaming, counts, tell
         self._names, self._complete = names, complete
         self.received = Received()
-        self.scaling: Scaling | None = None
+        self.scaling: Callable[[str, float], list[Event]] | None = None
         self.warnings: list[Warned] = []
         self._final: list[Event] | None = None
         self._end: Moment | None = None
@@ -149,7 +143,7 @@ class Account:
                 if node.rows is Rows.KEPT
             },
             running.meter.peak_bytes,
-            [] if self.scaling is None else self.scaling.events(self.started.run, now),
+            [] if self.scaling is None else self.scaling(self.started.run, now),
         )
 
     def _events(self, moment: Moment) -> list[Event]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
 from dml.base import control_groups
 from dml.base.amounts import bytes_text, count_text
@@ -166,18 +166,6 @@ def _text(nbytes: int | None) -> str:
     return ABSENT if nbytes is None else bytes_text(nbytes)
 
 
-class Opened(Protocol):
-    """A driver that knows how the memory limit is divided."""
-
-    @property
-    def workers(self) -> int:
-        """The number of slices that run at once."""
-
-    @property
-    def budget(self) -> Budget:
-        """The bytes for each use of memory."""
-
-
 def memory_report(run: Any, limit_bytes: int) -> MemoryReport:
     """Return the memory report of ``run`` (a ``PlanRun``), or of the run that has replaced it."""
     runs = list(run.running.all)
@@ -186,11 +174,10 @@ def memory_report(run: Any, limit_bytes: int) -> MemoryReport:
         each.meter.look(0.0)
     spilled = run.running.at.spill
     now, most = control_groups.memory()
-    opened = [cast("Opened", each.open) for each in runs]
     return MemoryReport(
         limit_bytes=limit_bytes,
-        workers=max(each.workers for each in opened),
-        plans=tuple(map(_parts, opened, (each.kept_bytes for each in runs))),
+        workers=max(each.open.workers for each in runs),
+        plans=tuple(_parts(each.open.budget, each.kept_bytes) for each in runs),
         stages=tuple(dataclasses.replace(stage) for stage in stages),
         accounted_bytes=sum(each.holding.peak_bytes for each in runs),
         forced=sum(each.holding.forced for each in runs),
@@ -205,8 +192,7 @@ def memory_report(run: Any, limit_bytes: int) -> MemoryReport:
     )
 
 
-def _parts(opened: Opened, kept_bytes: int) -> dict[str, int]:
-    budget = opened.budget
+def _parts(budget: Budget, kept_bytes: int) -> dict[str, int]:
     return {
         "stages": budget.stage_bytes,
         "partition": budget.target_bytes,

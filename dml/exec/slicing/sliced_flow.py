@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from time import perf_counter
-from typing import Any, Protocol
 
 from dml.data.block import Block
 from dml.errors import DmlError
 from dml.exec.delivery.checkpoint import unreached
-from dml.exec.scheduler.policy import Seq
+from dml.exec.drivers.promotion import MovingFeed
+from dml.exec.drivers.sync import SyncFeed
 from dml.exec.slicing.slice_input import SliceInput
 from dml.exec.slicing.slice_sizes import LONG_S, PER_WORKER, SlicePace, Spent, Width
 from dml.exec.slicing.slice_worker import Slice, SliceJob
@@ -30,53 +30,11 @@ from dml.exec.tasks.error_row import placed_later, traced
 from dml.exec.tasks.job import Job
 from dml.exec.tasks.partition import Piece
 from dml.exec.tasks.skipped_rows import DeferredLosses
-from dml.exec.tasks.slices import Outcome, PartitionFeed
 from dml.expr.flow import GatherQuota, Position, untyped
 from dml.physical.lanes import Lane
 
 # Number of rows in progress for each worker at which one slow row may hold up the rest.
 FAR = 64
-
-
-class LaneFeed(PartitionFeed, Protocol):
-    """A driver to which the consumer gives tasks one by one."""
-
-    @property
-    def at(self) -> Seq:
-        """Key of the last returned partition: a tuple that begins with the number of its task."""
-
-    @property
-    def unfinished(self) -> int:
-        """Number of tasks that have not returned all their partitions."""
-
-    def give(self, task: Any) -> int:
-        """Add a task, and return its number."""
-
-    def forget(self, number: int) -> None:
-        """Remove task ``number``, which has ended."""
-
-    @property
-    def threaded(self) -> bool:
-        """Whether slices run in parallel in threads of this process."""
-
-    def unordered(self) -> None:
-        """Return partitions as they complete from now on, not in order."""
-
-    @property
-    def parallel(self) -> int:
-        """Number of slices that may run at once."""
-
-    def narrow(self, width: int | None) -> None:
-        """Run at most ``width`` slices at once from now on; None ends a bound."""
-
-    def unlocked(self) -> None:
-        """Note that slices do not hold the GIL, so that more may run at once where they wait."""
-
-    def alone(self) -> None:
-        """Stop using threads: the functions hold the GIL, so threads would contend for it."""
-
-    def next(self, more: Callable[[], None] | None = None) -> Outcome | None:
-        """Return the next partition in order, or None; call ``more`` when a task ends meanwhile."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -147,7 +105,7 @@ class LaneWork:
     """What a flow needs to run a lane: job, driver, input, slice sizes, counter of losses."""
 
     job: SliceJob
-    feed: LaneFeed
+    feed: SyncFeed | MovingFeed
     taking: SliceInput
     pace: SlicePace
     hearing: Hearing
@@ -355,7 +313,7 @@ class SlicedFlow:
 
     def _look_at(self, part: LanePart) -> None:
         """Decide from the ended slice ``part`` how many slices the workers get at once."""
-        feed: LaneFeed = self.feed
+        feed = self.feed
         if not feed.threaded:
             return
         if feed.parallel > self.pace.least_workers or self.width.decided:

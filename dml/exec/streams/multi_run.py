@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -21,22 +21,6 @@ from dml.exec.streams.tee import Taps
 from dml.exec.writing.file_writer import Cuts, FolderWriter
 from dml.io.files.staged_folder import located, refused
 from dml.io.files.write_formats import FileFormat
-
-
-class Receiver(Protocol):
-    """Receives the rows of one run, and makes a result of them."""
-
-    def begin(self, run: Streaming, ahead_bytes: int) -> None:
-        """Prepare for the rows of ``run``, from the first on; discard rows of earlier runs."""
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Receive the rows of ``batch``."""
-
-    def end(self) -> Any:
-        """Return the result of all rows: a table, or the result of a write."""
-
-    def abandon(self) -> None:
-        """Discard the rows so far; no more rows will come."""
 
 
 class TableReceiver:
@@ -108,6 +92,9 @@ class FileReceiver:
         if self.filling is not None:
             self.filling.abandon()
         self.filling = None
+
+
+Receiver: TypeAlias = TableReceiver | FileReceiver
 
 
 @dataclasses.dataclass(eq=False)
