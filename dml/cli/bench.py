@@ -11,6 +11,9 @@ from dml.cli.output import Output, guest_output, json_option
 from dml.cli.target import load
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dml.api.ablation import MeasuredRun
     from dml.api.dataset import Dataset
 
 
@@ -35,12 +38,17 @@ def bench(output: Output, *, target: str, ablate: bool, turns: int, take: int | 
     dataset = cast("Dataset", load(target)).epoch(0)
     with guest_output():
         best, kept = ablation(dataset, turns, take, each_off=ablate)
-    rows: dict[str, Any] = {
-        name: {"elements_per_s": turn.elements / turn.seconds, "processor_s": turn.cpu_s}
-        for name, turn in best.items()
-    }
+    rows = table_of(best)
     value = {"target": target, "turns": turns, "elements": best[WRITTEN].elements, "ways": rows}
     output.answer(value | {"not_switched_off": kept}, lambda: text(rows, kept))
+
+
+def table_of(best: Mapping[str, MeasuredRun]) -> dict[str, dict[str, float]]:
+    """Return the figures of each run by the name of what is off."""
+    return {
+        name: {"elements_per_s": run.elements / run.seconds, "processor_s": run.cpu_s}
+        for name, run in best.items()
+    }
 
 
 def text(rows: dict[str, Any], kept: dict[str, str]) -> str:
