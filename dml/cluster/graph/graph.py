@@ -48,9 +48,6 @@ class DelayedPart(Delayed):
 
     __slots__ = ()
 
-    def __dask_postpersist__(self) -> tuple[Callable[..., DelayedPart], tuple[()]]:
-        return self._rebuild, ()
-
     def _rebuild(self, dsk: Any, *, rename: Mapping[str, str] | None = None) -> DelayedPart:
         """Return this part over a graph ``dsk`` that Dask has optimised, computed or renamed."""
         new = rename or {}
@@ -381,7 +378,9 @@ def _offered(needed: Mapping[str, float]) -> None:
         return  # a scheduler of this process ignores resources
     workers = workers_of(client).values()
     there = [dict(worker.get("resources", {})) for worker in workers]
-    if not there or any(_covers(offered, needed) for offered in there):
+    if not there or any(
+        all(offered.get(name, 0) >= amount for name, amount in needed.items()) for offered in there
+    ):
         return
     raise PlanError(
         f"no worker has {_amounts(needed)}",
@@ -389,10 +388,6 @@ def _offered(needed: Mapping[str, float]) -> None:
         why=f"{len(there)} workers have {', '.join(sorted({_amounts(each) for each in there}))}",
         try_=f'dask worker --resources "{_amounts(needed).replace(" and ", " ")}"',
     )
-
-
-def _covers(offered: Mapping[str, float], needed: Mapping[str, float]) -> bool:
-    return all(offered.get(name, 0) >= amount for name, amount in needed.items())
 
 
 def _amounts(resources: Mapping[str, float]) -> str:

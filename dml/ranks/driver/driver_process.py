@@ -218,7 +218,10 @@ class DriverRun:
                 report.received = Received.of(ending.figures)
             report.finished(ending.status, received(ending.error) if ending.error else None)
             events, memory = report.so_far(), self.elements.told_of_memory()
-        let_go()
+        if "dml.cluster.cluster" in sys.modules:  # between two runs there is no client
+            from dml.cluster import cluster  # noqa: PLC0415
+
+            cluster.close_all()
         self._send("over", (events, memory, STORE.nbytes > 0))
 
     def answer(self, kind: str, *given: Any) -> Any:
@@ -229,14 +232,6 @@ class DriverRun:
             return self.elements.told_of_memory()
         self.elements.report.received = Received.of(given[0])
         return self.elements.report.so_far()
-
-
-def let_go() -> None:
-    """Disconnect from the cluster: between two runs there is no client."""
-    if "dml.cluster.cluster" in sys.modules:
-        from dml.cluster import cluster  # noqa: PLC0415
-
-        cluster.close_all()
 
 
 class DriverService:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from typing import Any
 
 import pytest
@@ -31,6 +32,16 @@ def test_many_inputs_have_as_many_workers_as_one() -> None:
     rows = list(several())
     assert sorted(row["k"] for row in rows) == sorted([*range(ROWS)] * INPUTS)
     assert 1 <= len({row["pid"] for row in rows}) <= WORKERS
+
+
+@pytest.mark.law
+def test_all_runs_of_a_pipeline_have_one_thread_for_each_worker() -> None:
+    before = {*threading.enumerate()}  # of other tests, which end a moment later
+    it = iter(several())
+    next(it)
+    desks = [each for each in threading.enumerate() if each.name.startswith("dml-desk")]
+    assert 1 <= len([each for each in desks if each not in before]) <= WORKERS
+    it.close()
 
 
 @pytest.mark.law
