@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 
 from dml.api.resources import RunResources
 from dml.api.run_telemetry import learned, named_as, profile_of
-from dml.exec.drivers.promotion import movable
 from dml.exec.memory.memory_shares import KEPT_SHARE
 from dml.expr.node import Node
 from dml.optimize.phases import Optimized, optimize
-from dml.optimize.search.arrangement_space import MachineLimits, allowed, cut
 from dml.physical.plan import Plan
 from dml.settings import AUTOTUNE, Settings
 
 if TYPE_CHECKING:
     from dml.optimize.search.arrangement import ArrangementDecision
+    from dml.optimize.search.arrangement_space import MachineLimits
 
 # Executors that leave no choice: one thread, or a cluster of yet unknown size.
 GIVEN = ("sync", "distributed")
@@ -60,6 +59,8 @@ def arranged(made: Optimized, settings: Settings, without: frozenset[str]) -> Ar
     plain = Arrangement(made, settings)
     if not settings.optimize or settings.executor in GIVEN:
         return plain
+    from dml.optimize.search.arrangement_space import allowed, cut
+
     machine = _machine(made.plan, settings)
     if not allowed(made.plan, machine, without).any:
         return plain
@@ -106,6 +107,7 @@ def _decided(
 ) -> ArrangementDecision | None:
     from dml.api.cost_profile import expected
     from dml.optimize.search.arrangement import decide
+    from dml.optimize.search.arrangement_space import allowed
 
     profile = profile_of(settings)  # reading it is a one-off cost, not planning time
     started = time.perf_counter()
@@ -121,6 +123,9 @@ def _since(started: float) -> float:
 
 def _machine(plan: Plan, settings: Settings) -> MachineLimits:
     """Return the executors, workers and memory among which a run may be arranged."""
+    from dml.exec.drivers.promotion import movable
+    from dml.optimize.search.arrangement_space import MachineLimits
+
     resources = RunResources.of(settings, plan)
     free = settings.executor == AUTOTUNE
     moves = free and resources.workers > 1 and not plan.links and movable(plan.stage)

@@ -37,7 +37,6 @@ from dml.exec.delivery.account import Account
 from dml.exec.delivery.iterator import Elements
 from dml.exec.delivery.meter import Tallies
 from dml.exec.delivery.prefetch_depth import PrefetchDepth
-from dml.exec.delivery.tables import record_batches
 from dml.exec.drivers.driver_choice import Opening
 from dml.exec.memory.memory_report import MemoryReport, memory_report
 from dml.exec.memory.memory_shares import demands_of, in_turn, refuse
@@ -525,6 +524,8 @@ def fingerprint_parts(node: Node, settings: Settings, domain: str) -> str:
 
 def table(node: Node, settings: Settings, epoch: int) -> pa.Table:
     """Return all rows of the pipeline as an Arrow table."""
+    from dml.exec.delivery.tables import record_batches
+
     streaming, _ = streamed(node, settings, epoch)
     batches = list(record_batches(streaming, epoch))
     schema = batches[0].schema if batches else node.schema.to_arrow()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from dml.exec.delivery.meter import Tallies
-from dml.exec.drivers.promotion import MovingFeed, Promoting, PromotingFeed, processes
 from dml.exec.drivers.sync import Sync, SyncFeed
-from dml.exec.drivers.threads import Threads
 from dml.exec.memory.memory_shares import Budget, in_turn
 from dml.exec.scheduler.baseline_policies import policy_of
 from dml.exec.scheduler.concurrency import ConcurrencyChange, Tuning
@@ -20,6 +18,9 @@ from dml.exec.tasks.job import Job
 from dml.exec.tasks.slices import Options, PartitionFeed, Tasks
 from dml.profile import Learned
 from dml.settings import Settings
+
+if TYPE_CHECKING:
+    from dml.exec.drivers.promotion import MovingFeed, PromotingFeed
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,12 +78,16 @@ class Opening:
             speculative=self.settings.speculative,
             tuning=self._tuning(job) if self.settings.tunes else None,
         )
-        if self.settings.executor == "processes":
-            return processes().open(tasks, job, tallies, **options)
-        if self.cluster is not None:
-            return self.cluster(tasks, job, tallies, **options)
         if self.settings.executor == "sync":
             return Sync().open(tasks, job.starts(tallies.mine), **options)
+        if self.cluster is not None:
+            return self.cluster(tasks, job, tallies, **options)
+        # a run in the caller's thread needs none of their machinery
+        from dml.exec.drivers.promotion import Promoting, processes  # noqa: PLC0415
+        from dml.exec.drivers.threads import Threads  # noqa: PLC0415
+
+        if self.settings.executor == "processes":
+            return processes().open(tasks, job, tallies, **options)
         if self.settings.executor == "threads":
             return Threads().open(tasks, job.starts(tallies.mine), **options)
         return Promoting().open(tasks, job, tallies, **options)

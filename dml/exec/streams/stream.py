@@ -17,7 +17,7 @@ from dml.errors import DmlError, ResumeMismatchError
 from dml.events import Event
 from dml.exec.delivery.checkpoint import unreached
 from dml.exec.delivery.meter import Meter, Metered, Tallies
-from dml.exec.slicing.open_lanes import LanePasses, Relay, open_lane
+from dml.exec.slicing.lane_passes import LanePasses
 from dml.exec.streams.plan_run import PlanRun, open_node
 from dml.exec.tasks.coalesced_units import further, joined, placed
 from dml.exec.tasks.job import Job
@@ -320,6 +320,8 @@ class Streaming(PlanRun):
         self, lane: Lane, passes: LanePasses, opener: Opener, epoch: int, position: Position | None
     ) -> Flow:
         """Return the output flow of ``lane``, whose input is the flow that ``opener`` opens."""
+        from dml.exec.slicing.open_lanes import open_lane  # noqa: PLC0415 - few runs have lanes
+
         made, number = opener, lane.first + len(lane.nodes) - len(self.plan.on_blocks)
         for each in (lane,) if fits(position, (lane,)) else apart(lane):
             made = partial(open_lane, self, each, None, made, False, False)  # noqa: FBT003 (bound)
@@ -363,6 +365,8 @@ class Streaming(PlanRun):
         finishing: bool,
         places: int | None,
     ) -> Flow:
+        from dml.exec.slicing.open_lanes import open_lane  # noqa: PLC0415
+
         position = nested(position, lanes)
         if not fits(position, lanes):
             lanes = stage_lanes(self.plan, joined=False)
@@ -380,13 +384,13 @@ class Streaming(PlanRun):
         The functions are called on the first rows, in order. A task of a later stage might get only
         some rows of the first unit, and infer other types from them.
         """
-        from dml.exec.tasks.rehearsal import refuse_twice  # noqa: PLC0415
-
         if not self.plan.links or self.choices.whole_units:
             return
         nodes = [node for link in self.plan.links for node in link.steps if untyped(node, self.at)]
         if not nodes:
             return
+        from dml.exec.tasks.rehearsal import refuse_twice  # noqa: PLC0415
+
         refuse_twice(self.plan.on_blocks)
         looking = dataclasses.replace(
             self, tallies=Tallies(), allowance=Allowance(), watching=None, beside=()
@@ -431,6 +435,8 @@ class Streaming(PlanRun):
             self._settle(epoch)
         job, position = self.job(epoch, finishing=finishing), flat(position)
         if position is None and self._settles_by_count(job):
+            from dml.exec.slicing.open_lanes import Relay  # noqa: PLC0415
+
             places, once = _settling(job, 0), LanePasses()
             first = self.sliced(epoch, None, once, finishing=finishing, places=places)
             return Relay(first, partial(self._open_units, job, {**START, "unit": places}))

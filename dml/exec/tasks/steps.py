@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dml.base.thread_seconds import thread_seconds
 from dml.data.batch_trays import Trays
@@ -22,10 +22,11 @@ from dml.exec.tasks.row_loss import in_place, returned_in_place
 from dml.exec.tasks.skipped_rows import Noted
 from dml.expr.flow import At
 from dml.expr.node import Node, epochs_at
-from dml.ops.row.call_chain import CallChain, judges, starts
 from dml.ops.row.lifted import LiftedNode
-from dml.ops.row.lifted_chain import LiftedChain
 from dml.udfs.calling.type_inference import Recalling, Recording, Returned
+
+if TYPE_CHECKING:
+    from dml.ops.row.lifted_chain import LiftedChain
 
 T = TypeVar("T")
 
@@ -279,6 +280,8 @@ class _Chained:
     """
 
     def __init__(self, steps: Sequence[_ByBlock], shares: list[float]) -> None:
+        from dml.ops.row.call_chain import CallChain  # noqa: PLC0415
+
         mapped, *kept = (step.node for step in steps)
         self.steps, self.watch, self.at = steps, Stopwatch(), steps[0].at
         self.chain = CallChain(mapped, kept[0] if kept else None)
@@ -438,6 +441,11 @@ def _chained(steps: Sequence[Any], shares: dict[int, list[float]]) -> list[Any]:
     """Return the steps, joined if they can run in one loop; ``shares`` will divide its time."""
     out: list[Any] = []
     rest = list(steps)
+    if all(step.node.calls is None for step in rest):
+        return rest
+    from dml.ops.row.call_chain import judges, starts  # noqa: PLC0415 - for functions alone
+    from dml.ops.row.lifted_chain import LiftedChain  # noqa: PLC0415
+
     while rest:
         step = rest[0]
         chain = LiftedChain.of([each.node for each in rest])

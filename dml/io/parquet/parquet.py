@@ -129,16 +129,18 @@ class ParquetSource(FileSource):
 
         One atom is decoded at a time, or the whole row group if ``unit.at_once``.
         """
-        from dml.io.parquet.remote import held_bytes  # noqa: PLC0415
-
         group = self.parts[unit.index]
         pages = decoded = 0
         for chunk in group.chunks(columns):
             pages += min(chunk.uncompressed, PAGE_BYTES << chunk.has_dictionary)
             decoded += decoded_bytes(chunk)
         parts = 1 if unit.at_once else group.atoms
-        fetched = held_bytes(group, group.leaves(columns)) if group.file.remote else 0
-        return int(PAGES_COUNT * pages) + int(ATOMS_COUNT * decoded) // parts + fetched
+        here = int(PAGES_COUNT * pages) + int(ATOMS_COUNT * decoded) // parts
+        if group.file.remote is None:
+            return here
+        from dml.io.parquet.remote import held_bytes  # noqa: PLC0415
+
+        return here + held_bytes(group, group.leaves(columns))
 
     def stored_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """Return the compressed bytes of the column chunks."""
@@ -262,13 +264,15 @@ def _batches(
     The rows before damage are yielded in either case: if decoding at once fails, it is repeated
     page by page. ``hidden`` columns stay dictionaries. Page checksums are verified.
     """
-    from dml.io.parquet.remote import opened_group  # noqa: PLC0415
-
     rows = group.rows if at_once else group.atom_rows
     wanted, there = group.leaves(columns), group.file.remote
-    opened: AbstractContextManager[pa.NativeFile] = (
-        pa.OSFile(group.file.path) if there is None else opened_group(there, group, wanted)
-    )
+    opened: AbstractContextManager[pa.NativeFile]
+    if there is None:
+        opened = pa.OSFile(group.file.path)
+    else:
+        from dml.io.parquet.remote import opened_group  # noqa: PLC0415
+
+        opened = opened_group(there, group, wanted)
     whole: list[pa.RecordBatch] | None = None
     with opened as file:
         reader = pq.ParquetFile(

@@ -18,7 +18,6 @@ import numpy as np
 
 from dml.base.cached_property import cached_property
 from dml.data.block import Block, Values, joined
-from dml.data.comparison import block_difference
 from dml.data.row_slicing import in_parts
 from dml.data.schema import Schema
 from dml.errors import InternalError
@@ -164,6 +163,8 @@ class LiftedNode(Skipping):
             slow.append(part)
             yield part
         if quick is not None:  # else these rows lie outside the proof, and others are compared
+            from dml.data.comparison import block_difference  # noqa: PLC0415
+
             same = len(slow) == 1 and not block_difference(slow[0], quick)
             self.trust.differs, self.trust.compared = not same, True
 
