@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from dml.api import session
-from dml.api.resources import limit_of
 from dml.exec.delivery.iterator import Elements
 from dml.expr.node import Node
 from dml.ranks.driver.driver_handle import Aside, scheduler_address
@@ -42,7 +41,7 @@ def tabled(
         tables.Unaccounted(),
         ahead=resources.ahead,
         ahead_bytes=resources.budget.ahead_bytes,
-        limit_bytes=limit_of(settings),
+        limit_bytes=resources.limit_bytes,
         process=session.PROCESS if local else "",
         on_restore=on_restore,
     )

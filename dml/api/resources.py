@@ -22,7 +22,8 @@ class RunResources:
 
     ``ahead`` is the number of elements to compute ahead of the consumer; if None, the run decides
     it from the time that elements take. ``target`` is the user's bytes per partition, None if
-    "auto". ``kept_bytes`` is the memory for caches of elements.
+    "auto". ``kept_bytes`` is the memory for caches of elements. ``limit_bytes`` is the memory limit
+    of all runs that share it, when this was decided.
     """
 
     workers: int
@@ -30,6 +31,7 @@ class RunResources:
     ahead: int | None
     target: int | None = None
     kept_bytes: int = 0
+    limit_bytes: int = 0
 
     @staticmethod
     def of(settings: Settings, plan: Plan, among: int = 1) -> RunResources:
@@ -43,12 +45,13 @@ class RunResources:
         asked = None if target == AUTOTUNE else int(target)
         ahead = None if settings.prefetch == AUTOTUNE else int(settings.prefetch)
         ahead = 0 if settings.executor == "sync" else ahead
+        limit = limit_of(settings)
         # plans that run side by side have equal parts of the memory limit
-        limit = (limit_of(settings) - verifying_bytes(settings)) // (
-            sum(1 for _ in plan.all) * among
-        )
-        kept = sum(kept_bytes(each, limit) for each in plan.all)
-        return RunResources(workers, divided(plan, limit, workers, asked), ahead, asked, kept)
+        plans = sum(1 for _ in plan.all) * among
+        each_bytes = (limit - verifying_bytes(settings, limit)) // plans
+        kept = sum(kept_bytes(each, each_bytes) for each in plan.all)
+        budget = divided(plan, each_bytes, workers, asked)
+        return RunResources(workers, budget, ahead, asked, kept, limit)
 
     @staticmethod
     def met(settings: Settings, plan: Plan, among: int = 1) -> RunResources:
@@ -104,9 +107,9 @@ def limit_of(settings: Settings) -> int:
     return min(known) // 4 if known else 1024 * MIB
 
 
-def verifying_bytes(settings: Settings) -> int:
-    """Return the part of the memory limit that is reserved for comparing samples."""
-    return limit_of(settings) // VERIFYING if verifies(settings) else 0
+def verifying_bytes(settings: Settings, limit_bytes: int) -> int:
+    """Return the part of ``limit_bytes``, the memory limit, that is for comparing samples."""
+    return limit_bytes // VERIFYING if verifies(settings) else 0
 
 
 def verifies(settings: Settings) -> bool:

@@ -6,7 +6,6 @@ import dataclasses
 import platform
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -158,7 +157,7 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
     streaming, resources = streamed(node, settings, epoch)
     collector = collector_of(settings)
     account = Account(
-        _started(stations, made.settings, resources, epoch),
+        partial(_started, stations, made.settings, resources, epoch),
         streaming,
         tiers_of(settings).counts,
         None if collector is None else partial(_record, collector, settings),
@@ -178,7 +177,7 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
         ahead=resources.ahead,
         depth=_depth(plan, settings) if resources.ahead is None else None,
         ahead_bytes=resources.budget.ahead_bytes,
-        limit_bytes=limit_of(made.settings),
+        limit_bytes=resources.limit_bytes,
         table=stats,
         process=PROCESS if local else "",
         on_restore=on_restore,
@@ -212,14 +211,20 @@ def _scale(account: Account, streaming: Streaming, settings: Settings, asked: Au
     account.received, account.scaling = scaling, scaling.events
 
 
-def _started(
-    stations: Optimized, settings: Settings, resources: RunResources, epoch: int
+def _started(  # noqa: PLR0917 (an event, once the first are bound)
+    stations: Optimized,
+    settings: Settings,
+    resources: RunResources,
+    epoch: int,
+    run: str,
+    at: float,
 ) -> RunStarted:
+    """Return the event that describes the run called ``run``, which began at time ``at``."""
     plan = stations.plan
     shape = fingerprint_of(stations.normalized, Domain.SHAPE, settings.seed)
     return RunStarted(
-        run=uuid.uuid4().hex,
-        at=time.time(),
+        run=run,
+        at=at,
         job=PROCESS,
         fingerprints={"fleet": plan.fingerprint, "shape": shape},
         pipeline=tree(stations.written),
@@ -341,7 +346,7 @@ def _watched(run: Streaming, stations: Optimized, settings: Settings) -> Streami
     from dml.verify import scope as scope_module
 
     scope = scope_module.scope(naive, run.plan)
-    limits = settings.verify_samples, verifying_bytes(settings)
+    limits = settings.verify_samples, verifying_bytes(settings, limit_of(settings))
     from dml.verify import guard as guard_module
 
     guard = guard_module.Guard(scope, *limits, tiers, fallback, bundles)
@@ -534,8 +539,8 @@ def table(node: Node, settings: Settings, epoch: int) -> pa.Table:
 
 def memory(node: Node, settings: Settings, epoch: int) -> MemoryReport:
     """Return how the memory limit of a run would be divided."""
-    streaming, _ = streamed(node, settings, epoch)
-    return memory_report(streaming, limit_of(settings))
+    streaming, resources = streamed(node, settings, epoch)
+    return memory_report(streaming, resources.limit_bytes)
 
 
 def stats(events: list[Event]) -> RunTable:

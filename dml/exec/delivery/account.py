@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -61,15 +62,16 @@ class Moment(NamedTuple):
 class Account:
     """Counts the work of one run; when the run ends, ``tell`` is called with each of its events.
 
-    ``counts`` are the kernel counts that all runs of the process share. ``names`` returns the
-    fingerprints of each operator, in order of ordinals, or an empty sequence. ``complete`` adds
-    further events to those of a finished run. ``scaling``, if not None, returns the decisions so
-    far on the number of workers as events of a run at a time.
+    ``describe`` returns the first event, given the run's name and the time at which it began; it is
+    called when events are asked for. ``counts`` are the kernel counts that all runs of the process
+    share. ``names`` returns the fingerprints of each operator, in order of ordinals, or an empty
+    sequence. ``complete`` adds further events to those of a finished run. ``scaling``, if not None,
+    returns the decisions so far on the number of workers as events of a run at a time.
     """
 
     def __init__(
         self,
-        started: RunStarted,
+        describe: Callable[[str, float], RunStarted],
         streaming: Streaming,
         counts: Counts,
         tell: Callable[[Event], None] | None = None,
@@ -77,8 +79,10 @@ class Account:
         *,
         complete: Callable[[list[Event]], list[Event]] = list,
     ) -> None:
-        self.started, self.streaming, self.counts, self.tell = started, streaming, counts, tell
+        self.run, self._began, self._describe = uuid.uuid4().hex, time.time(), describe
+        self.streaming, self.counts, self.tell = streaming, counts, tell
         self._names, self._complete = names, complete
+        self._resumed = False
         self.received = Received()
         self.scaling: Callable[[str, float], list[Event]] | None = None
         self.warnings: list[Warned] = []
@@ -90,7 +94,7 @@ class Account:
 
     def resumed(self) -> None:
         """Note that the run continues from a saved state."""
-        self.started = dataclasses.replace(self.started, resumed=True)
+        self._resumed = True
 
     def stalled(self, told: dict[str, Any]) -> None:
         """Report a stall as a warning; ``told`` is its description by the driver's watchdog."""
@@ -100,7 +104,7 @@ class Account:
 
     def warn(self, name: str, text: str) -> None:
         """Record a warning, and log it."""
-        self.warnings.append(Warned(run=self.started.run, at=time.time(), name=name, text=text))
+        self.warnings.append(Warned(run=self.run, at=time.time(), name=name, text=text))
         _log.warning("%s: %s", name, text)
 
     def finished(self, status: str, error: BaseException | None) -> None:
@@ -142,7 +146,7 @@ class Account:
                 if node.rows is Rows.KEPT
             },
             running.meter.peak_bytes,
-            [] if self.scaling is None else self.scaling(self.started.run, now),
+            [] if self.scaling is None else self.scaling(self.run, now),
         )
 
     def _events(self, moment: Moment) -> list[Event]:
@@ -156,10 +160,10 @@ class Account:
             for each, names in zip(operators, self._names() or [{}] * len(operators), strict=True)
         ]
         return [
-            self.started,
+            dataclasses.replace(self._describe(self.run, self._began), resumed=self._resumed),
             *operators,
             Waits(
-                run=self.started.run,
+                run=self.run,
                 at=now,
                 consumer_s=self.received.wait_s,
                 variation=self.received.makes.squared,
@@ -177,7 +181,7 @@ class Account:
         """Return a warning for each operator that lost rows; texts may quote users' values."""
         return [
             Warned(
-                run=self.started.run,
+                run=self.run,
                 at=now,
                 name=SKIPPED,
                 text=_loss_text(loss, streaming.plan.operators[ordinal]),
@@ -189,7 +193,7 @@ class Account:
     def _tuned(self, now: float) -> list[Tuned]:
         """Return an event for each change of a number that the run tunes."""
         return [
-            dataclasses.replace(change, run=self.started.run, at=now)
+            dataclasses.replace(change, run=self.run, at=now)
             for streaming in self.streaming.running.all
             for changes in streaming.holding.changes
             for change in list(changes)
@@ -198,13 +202,13 @@ class Account:
     def _verified(self, now: float) -> list[Event]:
         """Return an event with the comparisons with the plan as written; [] if there are none."""
         watching = self.streaming.watching
-        return [] if watching is None else [watching.event(self.started.run, now)]
+        return [] if watching is None else [watching.event(self.run, now)]
 
     def _wrong(self, operators: Sequence[OperatorTotals], now: float) -> list[Warned]:
         """Return a warning for each operator whose cache entry a worker found to be wrong."""
         text = "stored rows of {} were not those that are computed: their entry is quarantined"
         return [
-            Warned(run=self.started.run, at=now, name=QUARANTINED, text=text.format(each.name))
+            Warned(run=self.run, at=now, name=QUARANTINED, text=text.format(each.name))
             for each in operators
             if each.cache_wrong
         ]
@@ -212,7 +216,7 @@ class Account:
     def _ending(self, moment: Moment, operators: list[OperatorTotals]) -> RunFinished:
         received = self.received
         return RunFinished(
-            run=self.started.run,
+            run=self.run,
             at=moment.at,
             status=moment.status,
             rows=received.rows,
@@ -236,7 +240,7 @@ class Account:
         """Return the totals of the source and of the operators that run on its blocks."""
         plan = streaming.plan
         described = [self._described(plan, *each, moment) for each in enumerate(plan.on_blocks)]
-        found = streaming.tallies.total().totals(described, run=self.started.run, at=moment.at)
+        found = streaming.tallies.total().totals(described, run=self.run, at=moment.at)
         return [
             dataclasses.replace(each, skipped=_skipped(streaming, each.ordinal)) for each in found
         ]
@@ -256,7 +260,7 @@ class Account:
             calls = below.rows if described.lifted.startswith("no") and not node.batched else 0
             found.append(
                 OperatorTotals(
-                    run=self.started.run,
+                    run=self.run,
                     at=moment.at,
                     **dataclasses.asdict(described),
                     rows_in=below.rows + sum(each.rows for each in beside),
@@ -283,7 +287,7 @@ class Account:
         described = [
             self._described(plan, first + number, plan.stream[number], moment) for number in ran
         ]
-        made = tally.totals(described, run=self.started.run, at=moment.at)
+        made = tally.totals(described, run=self.run, at=moment.at)
         return {
             number: dataclasses.replace(
                 each, ordinal=number, skipped=_skipped(streaming, first + number)
