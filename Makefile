@@ -10,7 +10,8 @@ PYTEST  = $(BIN)/python -m pytest
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 PLANS  ?= 100000
-# One more than the cores that there are at least: many tests wait for threads, processes and disks.
+# One more than the cores that there are at least: many tests wait for threads, processes and disks,
+# tests of clusters most of all, so that all run together.
 # Files mostly stay together, so that what a file makes for its tests is made once.
 SPREAD ?= -n 3 --dist worksteal
 # Bytecode is kept, or every process that tests start would compile all of its imports again.
@@ -38,8 +39,7 @@ demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
 
 test: $(STAMP)
-	@$(PYTEST) -q $(SPREAD) -m 'not slow and not cluster' tests benchmarks
-	@$(PYTEST) -q $(SPREAD) -m 'not slow and cluster' tests benchmarks
+	@$(PYTEST) -q $(SPREAD) -m 'not slow' tests benchmarks
 
 test-all: $(STAMP)
 	@$(PYTEST) -q --whole tests $(wildcard benchmarks)

@@ -28,7 +28,7 @@ settings.register_profile(
     "sample",
     deadline=None,
     derandomize=True,
-    max_examples=25,
+    max_examples=20,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile(

@@ -61,7 +61,7 @@ def compare(case: Case, table: pa.Table, wanted: Sequence[Any]) -> None:
 @each_case
 def test_rows_errors_and_calls_are_those_of_python(case: Case, whole: bool) -> None:
     for seed, guards in enumerate(GUARDS[:1] if case.draws else GUARDS):
-        rows = 100_000 if whole and seed else SIZES[seed] // amount(2, 1)
+        rows = 100_000 if whole and seed else SIZES[seed] // amount(4, 1)
         table = drawn(case.columns, rows, guards, seed)
         wanted = [one(case, row) for row in table.to_pylist()]
         fine = [not isinstance(each, Exception) for each in wanted]

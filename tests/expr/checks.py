@@ -22,7 +22,7 @@ UNUSED = Path("no-kernels-are-compiled")
 TINY = RunWay(target_bytes=1, budget=1)
 WAYS = (WRITTEN, PLAIN, TINY, RunWay(threads=2, target_bytes=1, fuzz=7, prefetch=1))
 # Where not all are asked for, a run is resumed in so many places, beside its begin and its end.
-PLACES = 6
+PLACES = 4
 
 
 def table(columns: Mapping[str, Any], atom_rows: int = 3) -> dml.Dataset:
@@ -49,12 +49,15 @@ def computed(columns: Mapping[str, Any], value: Any) -> list[Any]:
 
 
 def agrees(ds: dml.Dataset, *, epochs: tuple[int, ...] = (0, 1)) -> None:
-    """Every way of running gives what the oracle says, in elements and ids of rows."""
-    for epoch in epochs:
+    """Every way of running gives what the oracle says, in elements and ids of rows.
+
+    In a sample: epochs behind the first in every other way.
+    """
+    for turn, epoch in enumerate(epochs):
         oracle = Oracle(node_of(ds), epoch=epoch, seed=5)
         wanted = outcome(oracle.elements())
         names = [] if wanted.error else list(Oracle(node_of(ds), epoch=epoch, seed=5).ids())
-        for way in WAYS:
+        for way in WAYS[1::2] if turn and not is_whole() else WAYS:
             got = outcome(elements(node_of(ds), way, UNUSED, epoch=epoch, seed=5))
             assert difference(got, wanted, optimized=way.rewriting) == "", way
             if not wanted.error:

@@ -202,7 +202,7 @@ def opened() -> Counter[str]:
 
 def left(before: dict[str, Any], mark: str) -> list[str]:
     """What stands that did not stand before; who is ending has seconds for it."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while (found := _more(before, mark)) and time.monotonic() < until:
         gc.collect()
         time.sleep(0.2)
@@ -254,7 +254,7 @@ def options(executor: str) -> Iterator[dict[str, Any]]:
     """The settings of an executor."""
     if executor != "cluster":
         yield {"executor": executor, "num_workers": 2}
-        no_workers(30)
+        no_workers(60)
         return
     with without_nannies() as (client, pids):
         yield {"scheduler": client, "worker_silent_s": 5, "worker_wait_s": 30, "pids": pids}

@@ -272,8 +272,8 @@ class Made:
 
     def ended(self) -> dict[str, Any]:
         """After the run, and after the processes that dml keeps for the next one."""
-        no_workers(30)
-        no_drivers(30)
+        no_workers(60)
+        no_drivers(60)
         gc.collect()
         time.sleep(0.2)
         after = [*self.listing.look()]

@@ -47,7 +47,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
 def test_no_check_can_be_seen(
     pool: DataPool, tmp_path: Path, many: Callable[[int, int], int], checks: Counter[str]
 ) -> None:
-    for number in range(7_500_000, 7_500_000 + many(20, 4000)):
+    for number in range(7_500_000, 7_500_000 + many(12, 4000)):
         one = stored_case(number, pool)
         if one is None:
             continue

@@ -49,7 +49,7 @@ def test_random_pipelines_in_compiled_kernels(
 def test_random_pipelines_resumed_anywhere(
     pool: DataPool, cache: Path, many: Callable[[int, int], int], fifth: int
 ) -> None:
-    for number in range(4_000_000 + fifth, 4_000_000 + many(50, 3000), 5):
+    for number in range(4_000_000 + fifth, 4_000_000 + many(35, 3000), 5):
         found = resumption(case(number, pool), cache)
         assert not found, found
 

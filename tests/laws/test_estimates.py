@@ -26,7 +26,7 @@ def sound(one: Estimate) -> bool:
 def test_every_pipeline_has_estimates(
     pool: DataPool, many: Callable[[int, int], int], rewriting: bool
 ) -> None:
-    for number in range(many(250, 5000)):
+    for number in range(many(150, 5000)):
         one = case(number, pool)
         stations = optimize(one.node, one.seed, rewriting=rewriting)
         found = estimates(stations.plan, work_names(stations.plan), Profile())

@@ -50,7 +50,7 @@ def test_restored_in_processes_it_gives_the_rest(
 def test_random_pipelines_in_processes(
     pool: DataPool, cache: Path, many: Callable[[int, int], int]
 ) -> None:
-    for number in range(7_000_000, 7_000_000 + many(15, 500)):
+    for number in range(7_000_000, 7_000_000 + many(10, 500)):
         one, draw = case(number, pool), random.Random(number)
         ways = draw.sample(list(PROCESSES.values()), 2)
         one.ways = [replace(way, fuzz=draw.choice([None, number])) for way in ways]

@@ -27,7 +27,7 @@ from tests.laws.other_process import asked
 def test_fingerprints_are_equal_in_another_process(
     pool: DataPool, data: Path, tmp_path: Path, many: Callable[[int, int], int]
 ) -> None:
-    numbers = list(range(3_000_000, 3_000_000 + many(60, 1000)))
+    numbers = list(range(3_000_000, 3_000_000 + many(40, 1000)))
     there = asked("names", folder=str(data), pool=str(tmp_path / "pool"), cases=numbers)
     here = {name: name_of(named.make(data)) for name, named in NAMED.items()}
     here |= {str(n): name_of(case(n, pool).drawn.dataset) for n in numbers}

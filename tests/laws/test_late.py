@@ -57,7 +57,7 @@ def test_what_is_decoded_late_is_the_same(
         return found
 
     monkeypatch.setattr(unit_reader.Late, "spares", counted)
-    for number in range(tenth, many(200, 6000), 10):
+    for number in range(tenth, many(120, 6000), 10):
         drawn = filtered(number, pool)
         if drawn is None:
             continue

@@ -47,7 +47,7 @@ def test_sides_that_are_one_input_are_read_once(
     pool: DataPool, cache: Path, many: Callable[[int, int], int], tenth: int
 ) -> None:
     fired = 0
-    for number in range(tenth, many(60, 6000), 10):
+    for number in range(tenth, many(40, 6000), 10):
         one = case(number, pool)
         one = dataclasses.replace(one, drawn=zipped(random.Random(number), pool))
         fired += "zip_of_one_input" in optimize(one.node, 0).trace.names()

@@ -93,7 +93,7 @@ def some_gone(root: Path, draw: random.Random) -> None:
 def test_no_store_can_be_seen(
     pool: DataPool, tmp_path: Path, many: Callable[[int, int], int]
 ) -> None:
-    for number in range(7_000_000, 7_000_000 + many(30, 4000)):
+    for number in range(7_000_000, 7_000_000 + many(18, 4000)):
         one = stored_case(number, pool)
         if one is None:
             continue
@@ -110,7 +110,7 @@ def test_no_store_can_be_seen(
 def test_runs_resumed_anywhere_over_any_store(
     pool: DataPool, tmp_path: Path, many: Callable[[int, int], int]
 ) -> None:
-    for number in range(8_000_000, 8_000_000 + many(25, 3000)):
+    for number in range(8_000_000, 8_000_000 + many(15, 3000)):
         one = stored_case(number, pool)
         if one is None:
             continue

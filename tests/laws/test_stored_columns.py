@@ -106,7 +106,7 @@ def family(number: int, pool: DataPool) -> Iterator[Case]:
 def test_runs_resumed_anywhere_over_what_others_stored(
     pool: DataPool, tmp_path: Path, many: Callable[[int, int], int]
 ) -> None:
-    for number in range(9_500_000, 9_500_000 + many(7, 1500)):
+    for number in range(9_500_000, 9_500_000 + many(5, 1500)):
         draw = random.Random(number)
         for one in family(number, pool):
             way, whole = one.ways[0], one.got(dataclasses.replace(one.ways[0], stores=""), tmp_path)
@@ -130,7 +130,7 @@ def test_runs_resumed_anywhere_over_what_others_stored(
 def test_what_others_stored_cannot_be_seen(
     pool: DataPool, tmp_path: Path, many: Callable[[int, int], int]
 ) -> None:
-    for number in range(9_000_000, 9_000_000 + many(20, 3000)):
+    for number in range(9_000_000, 9_000_000 + many(13, 3000)):
         draw = random.Random(number)
         for one in family(number, pool):
             way = one.ways[0]

@@ -41,7 +41,7 @@ def test_random_pipelines_raise_no_false_alarm(
 ) -> None:
     """A warning would be an error here."""
     compared = 0
-    for number in range(9_000_000, 9_000_000 + many(60, 10_000)):
+    for number in range(9_000_000, 9_000_000 + many(40, 10_000)):
         one = case(number, pool)
         ds = checked(one, tmp_path)
         try:
@@ -51,7 +51,7 @@ def test_random_pipelines_raise_no_false_alarm(
         compared += ds.stats().summary["verified"]
         found = difference(got, one.wanted(), optimized=True)
         assert not found, f"case {number}: {found}"
-    assert compared > many(30, 5000)
+    assert compared > many(20, 5000)
 
 
 @pytest.mark.law

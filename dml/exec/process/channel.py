@@ -222,17 +222,20 @@ class Channel:
             raise OSError(errno.EBADF, "the connection is closed")
         return bool(self._poll.poll(seconds * 1000))
 
-    def receive(self) -> Any:
-        """Return the next object, large buffers mapped; raise EOFError if the peer has closed."""
+    def receive(self, wait: Callable[[], object] | None = None) -> Any:
+        """Return the next object, large buffers mapped; raise EOFError if the peer has closed.
+
+        Call ``wait`` before each further part: a peer may be suspended after it has sent a part.
+        """
         flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
         head, files, _, _ = socket.recv_fds(self.socket, HEAD.size, 1, flags)
         try:
             if not head:
                 raise EOFError
-            head += exactly(self.socket, HEAD.size - len(head))
+            head += exactly(self.socket, HEAD.size - len(head), wait)
             length, count, size = HEAD.unpack(head)
-            places = exactly(self.socket, count * PLACE.size)
-            body = exactly(self.socket, length)
+            places = exactly(self.socket, count * PLACE.size, wait)
+            body = exactly(self.socket, length, wait)
             buffers = _buffers(files, size, places, self.writable) if count else None
         finally:
             for file in files:
@@ -246,11 +249,13 @@ class Channel:
         self.socket.close()
 
 
-def exactly(end: socket.socket, count: int) -> bytearray:
-    """Receive the next ``count`` bytes; raise EOFError if the peer has closed."""
+def exactly(end: socket.socket, count: int, wait: Callable[[], object] | None = None) -> bytearray:
+    """Receive the next ``count`` bytes, each part after ``wait``; raise EOFError at the end."""
     found = bytearray(count)
     view = memoryview(found)
     while view.nbytes:
+        if wait is not None:
+            wait()
         done = end.recv_into(view)
         if not done:
             raise EOFError

@@ -159,7 +159,7 @@ class Worker(ChildProcess):
             self.number += 1
             self.channel.send(dataclasses.replace(order, number=self.number))
             self._await(unwanted)
-            number, answer = self.channel.receive()
+            number, answer = self.channel.receive(self._await_rest)
         except (EOFError, OSError) as error:
             raise self._lost(error) from error
         if number != self.number:
@@ -183,6 +183,11 @@ class Worker(ChildProcess):
                 self.place = self.note.read()
                 self.process.kill()
                 raise StuckError
+
+    def _await_rest(self) -> None:
+        """Wait for the next part of an answer, unless the worker stays suspended."""
+        while not self.channel.heard(HEARD_S):
+            self.halted(HEARD_S)
 
     def forget(self, name: str) -> bool:
         """Tell the worker to release the run ``name``; return False if the process is gone."""

@@ -70,7 +70,7 @@ def kept(path: Path, folder: Path, **options: Any) -> Dataset:
 
 @pytest.mark.law
 @given(BATCHED, st.integers(1, 120), st.sampled_from(["sync", "threads"]), st.data())
-@settings(deadline=None, max_examples=amount(7, 12), suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=amount(5, 12), suppress_health_check=list(HealthCheck))
 def test_a_served_epoch_is_any_other(
     tmp_path_factory: pytest.TempPathFactory, batched: Any, group: int, executor: str, data: Any
 ) -> None:

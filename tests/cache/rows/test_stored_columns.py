@@ -20,6 +20,7 @@ from dml.cache.eviction import janitor
 from dml.cache.store import layout
 from dml.cache.store.disk import Disk
 from dml.errors import NonDeterminismError
+from tests.sampling import amount
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -91,7 +92,7 @@ def test_jobs_that_share_features_compute_each_once(
         calls.udf(f"feature {k}", lambda value, k=k: value * 2.0 + k) for k in range(FEATURES)
     ]
     asked = computed = 0
-    for number in range(200):
+    for number in range(amount(80, 200)):
         some = sorted(draw.sample(range(FEATURES), draw.randint(3, 8)))
         cut = 50 if draw.random() < 0.8 else 40
         made = {f"n{number}_{k}": features[k](col("xyz"[k % 3])) for k in some}

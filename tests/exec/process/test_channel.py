@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dml.exec.process.channel import LARGE, SMALL, Channel, MemoryNote, Message, Sheet, mapped
+from dml.exec.process.channel import HEAD, LARGE, SMALL, Channel, MemoryNote, Message, Sheet, mapped
 from tests.idle import descriptors, no_workers
 
 HANG_S = 60.0
@@ -111,6 +111,23 @@ def test_every_array_is_the_receivers_own(sizes: list[int], data: st.DataObject)
     gc.collect()
     assert maps() == before, "what is small keeps nothing else"
     assert all((each == 99).all() for each in kept)
+
+
+def test_the_rest_of_a_message_is_not_waited_for_blindly(ends: tuple[Channel, Channel]) -> None:
+    """Who was suspended in the middle of a message sends no more of it."""
+    one, other = ends
+    message = Message(list(range(100)))
+    one.socket.sendall(HEAD.pack(len(message.body), 0, 0) + message.body[:10])
+    waits = list[bool]()
+
+    def patient() -> None:
+        waits.append(other.heard(0.0))
+        if not waits[-1]:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        other.receive(patient)
+    assert waits == [True, False]
 
 
 def filled(content: bytes, sink: Any) -> None:

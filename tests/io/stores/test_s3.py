@@ -21,6 +21,7 @@ from dml.testing.source_laws import check_same_data
 from tests.cluster.dask_cases import UNCLOSED, cluster
 from tests.io.line_sets import written
 from tests.io.store_formats import FORMATS, LINES
+from tests.sampling import halved
 
 server = pytest.importorskip("moto.server")
 s3fs = pytest.importorskip("s3fs")
@@ -90,8 +91,12 @@ def test_the_same_data_as_on_disk(
 
 @pytest.mark.parametrize("executor", ["sync", "threads", "processes"])
 def test_every_executor_gives_the_same(
-    both: tuple[str, Path, str], options: dict[str, Any], executor: str
+    both: tuple[str, Path, str],
+    options: dict[str, Any],
+    executor: str,
+    request: pytest.FixtureRequest,
 ) -> None:
+    halved([*FORMATS].index(request.node.callspec.params["both"]), executor == "threads")
     door, folder, url = both
     here = opened(door, folder).shuffle(seed=3).batch(8)
     there = opened(door, url, storage_options=options).shuffle(seed=3).batch(8)
