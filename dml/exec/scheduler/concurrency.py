@@ -234,9 +234,10 @@ class Concurrency:
 
     def _raise(self, now: SliceFigures) -> ConcurrencyChange | None:
         """Raise the number of slices, as far as their processor time allows."""
-        able = int(SPARE * self.slots / max(now.cpu, LEAST))
-        most = min(self.most, STEP * self.parallel, able)
-        if most < WORTH * self.parallel or not (self.cleared or now.used < LOOSE):
+        able, worth = self.slots / max(now.cpu, LEAST), WORTH * self.parallel
+        computes = int(WORTH * able) <= worth  # more slices would queue for processors
+        most = min(self.most, STEP * self.parallel, int(SPARE * able))
+        if computes or most < worth or not (self.cleared or now.used < LOOSE):
             return None
         return self._step(most, now, f"functions wait {1 - now.cpu:.0%} of their time")
 

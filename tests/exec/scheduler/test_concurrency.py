@@ -95,6 +95,14 @@ def test_slices_that_may_wait_for_the_lock_are_left_alone() -> None:
     assert run.numbers == [machine.slots]
 
 
+@pytest.mark.parametrize("slots", [2, 16])
+def test_slices_that_compute_are_as_many_as_processors(slots: int) -> None:
+    run = Simulation(Machine({"cpu": slots}, parts(("cpu", 1e-3)), slots), 5_000 * slots, 1)
+    run.tuned.cleared = True
+    run.run()
+    assert run.numbers == [slots]
+
+
 def changes_with(tuned: Concurrency, at_once: int, intervals: int, seed: int = 0) -> list[int]:
     """The numbers that a server of ``at_once`` calls brings; its seconds have a noise of 5 %."""
     draw, found = np.random.default_rng(seed), list[int]()
