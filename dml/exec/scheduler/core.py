@@ -165,7 +165,7 @@ class Core:
         self.state = State(loads, limit_bytes, ordered=ordered or settling)
         self.ordered, self.settling, self.ahead = ordered, settling, ahead
         self.closed, self.forced, self.peak_bytes = False, 0, 0
-        self.units, self.last, self.live = 0, False, 0
+        self.units, self.last, self.live, self.consumed_bytes = 0, False, 0, 0
         self.width: int | None = None  # bound on the slices of a stage at once, set during the run
         self._queues = [Waiting(load.ready, load.parked) for load in loads]
         self._tasks: dict[Seq, QueuedTask] = {}
@@ -208,6 +208,12 @@ class Core:
     def plenty(self) -> bool:
         """Whether more partitions are offered to the consumer than the last stage has slots."""
         return len(self._offered) > self.state.loads[-1].parallel
+
+    @property
+    def lead(self) -> float:
+        """Bytes that are made or in progress and not consumed, by those that were consumed."""
+        ahead = sum(each.out_bytes + each.running * each.output_bytes for each in self.state.loads)
+        return ahead / max(1, self.consumed_bytes)
 
     @property
     def head_bytes(self) -> int:
@@ -329,6 +335,7 @@ class Core:
     def _consumed(self, event: Consumed, _now: float, actions: list[Action]) -> None:
         self._offered.remove(event.seq)
         self.state.offered_bytes -= self._parts[event.seq]
+        self.consumed_bytes += self._parts[event.seq]
         self._waiting -= event.seq != self._stop
         self._release(event.seq, len(self.demands) - 1)
         actions.append(Free(event.seq))

@@ -28,6 +28,10 @@ class SharingCore(Protocol):
         """Whether more partitions are offered to the consumer than the last stage has slots."""
 
     @property
+    def lead(self) -> float:
+        """Bytes that are made or in progress and not consumed, by those that were consumed."""
+
+    @property
     def waits(self) -> bool:
         """Whether tasks wait for slots or bytes."""
 
@@ -80,15 +84,16 @@ class Ledger:
         return used, needed
 
     def yields(self, core: SharingCore) -> bool:
-        """Return whether ``core``, with plenty of output, must leave slots to a core that lacks it.
+        """Return whether ``core``, with plenty of output, must leave slots to a core that waits.
 
-        So read-ahead never takes workers from the functions that it serves. Two cores with plenty
-        do not wait for each other: slots would stay free.
+        It must if the other core lacks output, so read-ahead never takes workers from the functions
+        that it serves. Of cores with plenty, those must whose lead is larger: inputs whose rows are
+        taken together are made at the rate at which each is consumed, whatever their costs.
         """
         if not (self.shares_slots and core.plenty):
             return False
-        lacking = (other for other, _ in self._members if other is not core and not other.plenty)
-        return any(other.waits and not other.closed for other in lacking)
+        waiting = (other for other, _ in self._members if other.waits and not other.closed)
+        return any(not other.plenty or other.lead < core.lead for other in waiting)
 
     def changed(self, core: SharingCore) -> None:
         """Let the other cores with waiting tasks start some, after a step of ``core``."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dml
@@ -29,6 +31,8 @@ from dml.optimize.phases import optimize
 from dml.testing.fuzz import FuzzPolicy
 from dml.testing.scenes import BOUND_S, GB, OPTIMUM_S, Scene, fractional, memory_aware
 from dml.verify.simulate.virtual_cluster import ClusterTrace, TaskTruth, VirtualCluster
+from tests.exec.delivery.figure_cases import IMAGE_LIMIT, fiftieth, images
+from tests.exec.delivery.figure_cases import memory_aware as memory_work
 from tests.exec.schedule_bound import lower_bound
 from tests.sampling import halved
 
@@ -305,3 +309,41 @@ def test_sizes_that_were_thought_too_small_are_over_the_limit_for_a_moment(
     assert not trace.stuck
     assert max(over, default=0.0) - min(over, default=0.0) <= 10.0
     assert max(nbytes for _, nbytes in used) <= 1200 / short
+
+
+WORKS = {
+    "loads": (memory_work(25), 2 * GB),
+    "images": (images(), IMAGE_LIMIT),
+    "fractions": (fiftieth(), GB),
+}
+
+
+@pytest.mark.law
+@settings(max_examples=25)
+@given(
+    st.sampled_from(sorted(WORKS)),
+    st.tuples(*[st.sampled_from([0.25, 1.0, 4.0])] * 3),
+    st.tuples(*[st.sampled_from([0.25, 1.0, 4.0])] * 3),
+    st.booleans(),
+)
+def test_estimates_that_are_four_times_off_cost_no_twentieth(
+    name: str, seconds: tuple[float, ...], sizes: tuple[float, ...], ordered: bool
+) -> None:
+    """Seconds and sizes are measured again at every slice, and each decision is made from those."""
+    work, limit_bytes = WORKS[name]
+    stages = [
+        replace(each, seconds=each.seconds * off, output_bytes=int(each.output_bytes * size))
+        for each, off, size in zip(work.stages, seconds, sizes, strict=True)
+    ]
+    wrong = replace(work, stages=stages).run("adaptive", limit_bytes, ordered=ordered)
+    right = exactly(name, ordered=ordered)
+    assert wrong.seconds <= 1.05 * right
+    assert wrong.peak_bytes <= limit_bytes
+    assert not wrong.stuck
+
+
+@cache
+def exactly(name: str, *, ordered: bool) -> float:
+    """Seconds where all estimates are right."""
+    work, limit_bytes = WORKS[name]
+    return work.run("adaptive", limit_bytes, ordered=ordered).seconds

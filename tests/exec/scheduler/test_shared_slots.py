@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from dml.exec.scheduler.core import Core
 from dml.exec.scheduler.messages import Arrive, Close, Consumed, Run, SliceDone, Tick
 from dml.exec.scheduler.policy import Demand
 from dml.exec.scheduler.shared_slots import Ledger
+from tests.exec.scheduler.merged_cores import Input, MergedCores
 
 ONE = Demand(output_bytes=10, bounded=True)
 
@@ -95,3 +100,71 @@ def test_cores_that_all_have_plenty_ready_do_not_leave_slots_free_for_each_other
     assert not runs(reader.step(Arrive(1), 0.3))  # the slot is the worker's
     made = runs(worker.step(SliceDone((1,), 10, 0.1, more=False), 0.4))
     assert len(made + runs(reader.step(Tick(), 0.5))) == 1
+
+
+# ------------------------------------------------------------------- inputs taken together (R17)
+
+TURNS = 40_000
+
+
+def merged(
+    slots: int, rows: Sequence[int], costs: Sequence[float], shares: Sequence[int], eat: float
+) -> MergedCores:
+    """Inputs of ``rows`` rows a partition, ``costs`` seconds for 100; within 100 partitions.
+
+    ``eat`` is the consumer's time for all rows as a part of the time that making them takes.
+    """
+    inputs = [
+        Input(TURNS * share // each, each, seconds=cost * each / 100, share=share)
+        for each, cost, share in zip(rows, costs, shares, strict=True)
+    ]
+    work_s = sum(each.units * each.seconds for each in inputs) / slots
+    cores = MergedCores(inputs, slots, 100 * 100 * 1000, eat * work_s / TURNS)
+    assert cores.run() <= 1.03 * work_s * max(1.0, eat)
+    assert cores.turns == TURNS
+    return cores
+
+
+@pytest.mark.law
+@settings(max_examples=20)
+@given(
+    st.sampled_from([1, 2, 8]),
+    st.tuples(st.sampled_from([25, 100]), st.sampled_from([25, 100])),
+    st.tuples(st.sampled_from([0.05, 0.25, 1.0]), st.just(1.0)),
+    st.tuples(st.sampled_from([1, 3]), st.just(1)),
+    st.sampled_from([0.0, 0.5, 1.5]),
+)
+def test_inputs_are_made_at_the_rate_at_which_they_are_taken(
+    slots: int,
+    rows: tuple[int, int],
+    costs: tuple[float, float],
+    shares: tuple[int, int],
+    eat: float,
+) -> None:
+    """Within 5 % of the rows made: up to 54 % before, with a slow consumer.
+
+    Eight workers may all be at partitions of one input, so there the first half does not count.
+    """
+    cores = merged(slots, rows, costs, shares, eat)
+    assert cores.imbalance(0.5 if slots == 8 else 0.1) <= 0.05
+
+
+def test_a_core_with_a_larger_lead_leaves_its_slots_to_one_with_a_smaller_lead() -> None:
+    ledger = Ledger()
+    first, second = core(ledger, slots=1, limit=1000), core(ledger, slots=1, limit=1000)
+    first.step(Arrive(9), 0.0)
+    for unit in range(3):
+        first.step(SliceDone((unit,), 10, 0.1, more=False), 0.1)
+    second.step(Arrive(9), 0.2)
+    assert first.plenty
+    first.step(SliceDone((3,), 10, 0.1, more=False), 0.3)
+    assert not first.active, "the other one lacks output"
+    for unit in range(2):
+        second.step(Tick(), 0.4)
+        second.step(SliceDone((unit,), 10, 0.1, more=False), 0.4)
+    assert second.plenty
+    first.step(Consumed((0, 0)), 0.5)
+    second.step(SliceDone((2,), 10, 0.1, more=False), 0.5)
+    assert second.lead > first.lead, "nothing of it was consumed"
+    assert not second.active
+    assert runs(first.step(Tick(), 0.5))
