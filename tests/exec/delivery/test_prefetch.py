@@ -96,7 +96,7 @@ def run_of(
     fake = Fake(chunks, clock, error)
     it = iter(dml.range(3).batch(1).with_options(**OFF, **options))
     with (
-        mock.patch.object(it, "_start", return_value=fake),
+        mock.patch.object(it, "_made_here", return_value=fake),
         mock.patch.object(iterator, "perf_counter", clock),
     ):
         yield it, fake
