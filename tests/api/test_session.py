@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +18,7 @@ from dml.errors import MemoryContractError, PlanError
 from dml.events import OperatorTotals, RunFinished, RunStarted, Waits, Warned
 from dml.exec.memory.memory_shares import LEAST_TARGET, MOST_TARGET, demands_of, divided
 from dml.exec.streams.plan_run import DEEPEST
+from dml.exec.tasks.skipped_rows import Loss
 from dml.settings import Settings
 from tests.hangs import eventually
 
@@ -57,6 +59,36 @@ def test_later_runs_do_not_change_what_a_run_says_of_itself() -> None:
     assert finished.status == "finished"
     assert finished.seconds <= seconds
     assert (finished.process_cpu_s or 0.0) <= cpu_s
+
+
+def test_work_after_the_end_of_a_run_is_not_told_as_its_own() -> None:
+    """A worker's last slice, and a thread that makes batches ahead, may end after the run."""
+    ds = dml.range(40).filter(dml.col("id") >= 0).batch(10).with_options(**OFF)
+    it = iter(ds)
+    assert sum(1 for _ in it) == 4
+    run = it.running
+    run.tallies.mine().block(1, 7, 7, 56, 56, 1.0)
+    run.meter.cells[-1].rows += 7
+    run.losses.sum(Loss(1, 7, 1, "late", "row 7"))
+    totals = [each for each in it.events() if isinstance(each, OperatorTotals)]
+    assert [(each.rows_out, each.skipped) for each in totals] == [(40, 0)] * 3
+    assert max(each.seconds for each in totals) < 1.0
+
+
+def thirds(row: dict[str, Any]) -> dict[str, Any]:
+    return {"y": row["x"] / 3}
+
+
+def test_a_later_run_does_not_change_whether_a_function_ran_as_expressions() -> None:
+    """The first rows lie outside the proof, since floats do not hold them."""
+    x = np.concatenate([np.full(70_000, 2**60 + 1), np.arange(70_000)])
+    ds = dml.from_numpy({"x": x}).map(thirds).with_options(executor="sync", **OFF)
+    it = iter(ds)
+    next(it)
+    it.close()
+    assert sum(1 for _ in ds) == len(x)
+    (mapped,) = [each for each in it.events() if getattr(each, "lifted", "")]
+    assert mapped.lifted == "no: every block had a row outside the proof"  # type: ignore[attr-defined]
 
 
 def test_a_run_says_what_it_ran_where(files: str) -> None:

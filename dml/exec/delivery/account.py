@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 from dml.base.amounts import counted
@@ -18,10 +19,12 @@ from dml.events import (
     OperatorTotals,
     RunFinished,
     RunStarted,
+    Tally,
     Tuned,
     Waits,
     Warned,
 )
+from dml.exec.delivery.meter import Cell
 from dml.exec.delivery.prefetch import Received
 from dml.exec.streams.stream import Streaming
 from dml.exec.tasks.skipped_rows import Loss
@@ -42,10 +45,30 @@ QUARANTINED = "StoredRowsQuarantined"
 _log = logging.getLogger("dml")
 
 
+class Sums(NamedTuple):
+    """What the run of one plan had counted at a moment; losses are by ordinals of operators."""
+
+    tally: Tally
+    cells: list[Cell]
+    losses: dict[int, Loss]
+
+    @classmethod
+    def of(cls, streaming: Streaming) -> Sums:
+        """Return copies of the counters of ``streaming``, which threads may still change."""
+        cells = [copy(cell) for cell in streaming.meter.cells]
+        return cls(streaming.tallies.total(), cells, dict(streaming.losses.by_operator))
+
+    def skipped(self, ordinal: int) -> int:
+        """Return how many rows operator ``ordinal`` had lost, among the rows delivered so far."""
+        found = self.losses.get(ordinal)
+        return 0 if found is None else found.rows
+
+
 class Moment(NamedTuple):
     """Figures of a run, at its end or now, that later work of the process would change.
 
-    ``at`` is a time in seconds; ``kept`` has the figures of caches, by their nodes.
+    ``at`` is a time in seconds; ``kept`` has the figures of caches, by their nodes, and ``lifted``
+    whether functions with expressions in their place ran as these; ``sums`` are by plans' runs.
     """
 
     status: str
@@ -55,6 +78,8 @@ class Moment(NamedTuple):
     process_cpu_s: float
     counts: Counts
     kept: dict[Node, dict[str, Any]]
+    lifted: dict[Node, str]
+    sums: dict[Streaming, Sums]
     peak_bytes: int
     scaled: list[Event]
 
@@ -145,6 +170,13 @@ class Account:
                 for node in streaming.plan.stream
                 if node.rows is Rows.KEPT
             },
+            {
+                node: lifted(node)
+                for plan in running.plan.all
+                for node in plan.operators
+                if isinstance(node, LiftedNode)
+            },
+            {streaming: Sums.of(streaming) for streaming in running.all},
             running.meter.peak_bytes,
             [] if self.scaling is None else self.scaling(self.run, now),
         )
@@ -152,7 +184,7 @@ class Account:
     def _events(self, moment: Moment) -> list[Event]:
         now = moment.at
         operators: list[OperatorTotals] = []
-        for streaming in self.streaming.running.all:
+        for streaming in moment.sums:
             stream = _numbered(self._stream(streaming, moment), len(streaming.plan.on_blocks))
             operators += _numbered([*self._on_blocks(streaming, moment), *stream], len(operators))
         operators = [
@@ -169,7 +201,7 @@ class Account:
                 variation=self.received.makes.squared,
             ),
             *self.warnings,
-            *self._skipped(now),
+            *self._skipped(moment),
             *self._verified(now),
             *self._wrong(operators, now),
             *self._tuned(now),
@@ -177,17 +209,17 @@ class Account:
             self._ending(moment, operators),
         ]
 
-    def _skipped(self, now: float) -> list[Warned]:
+    def _skipped(self, moment: Moment) -> list[Warned]:
         """Return a warning for each operator that lost rows; texts may quote users' values."""
         return [
             Warned(
                 run=self.run,
-                at=now,
+                at=moment.at,
                 name=SKIPPED,
                 text=_loss_text(loss, streaming.plan.operators[ordinal]),
             )
-            for streaming in self.streaming.running.all
-            for ordinal, loss in sorted(streaming.losses.by_operator.items())
+            for streaming, sums in moment.sums.items()
+            for ordinal, loss in sorted(sums.losses.items())
         ]
 
     def _tuned(self, now: float) -> list[Tuned]:
@@ -238,24 +270,22 @@ class Account:
 
     def _on_blocks(self, streaming: Streaming, moment: Moment) -> Sequence[OperatorTotals]:
         """Return the totals of the source and of the operators that run on its blocks."""
-        plan = streaming.plan
+        plan, sums = streaming.plan, moment.sums[streaming]
         described = [self._described(plan, *each, moment) for each in enumerate(plan.on_blocks)]
-        found = streaming.tallies.total().totals(described, run=self.run, at=moment.at)
-        return [
-            dataclasses.replace(each, skipped=_skipped(streaming, each.ordinal)) for each in found
-        ]
+        found = sums.tally.totals(described, run=self.run, at=moment.at)
+        return [dataclasses.replace(each, skipped=sums.skipped(each.ordinal)) for each in found]
 
     def _stream(self, streaming: Streaming, moment: Moment) -> list[OperatorTotals]:
         """Return the totals of stream operators; their seconds exclude the operators below."""
-        plan, cells = streaming.plan, streaming.meter.cells
+        plan, sums = streaming.plan, moment.sums[streaming]
         found = []
         sliced = self._sliced(streaming, moment)
         for number, node in enumerate(plan.stream):
             if number in sliced:
                 found.append(sliced[number])
                 continue
-            below, own = cells[number], cells[number + 1]
-            beside = [run.meter.cells[-1] for run in streaming.beside[number]]
+            below, own = sums.cells[number], sums.cells[number + 1]
+            beside = [moment.sums[run].cells[-1] for run in streaming.beside[number]]
             described = self._described(plan, number, node, moment)
             calls = below.rows if described.lifted.startswith("no") and not node.batched else 0
             found.append(
@@ -273,7 +303,7 @@ class Account:
                     cpu_s=max(0.0, own.cpu_s - below.cpu_s - sum(each.cpu_s for each in beside)),
                     blocks=own.blocks,
                     python_calls=own.blocks if node.batched and described.lifted else calls,
-                    skipped=_skipped(streaming, len(plan.on_blocks) + number),
+                    skipped=sums.skipped(len(plan.on_blocks) + number),
                     **moment.kept.get(node, {}),
                 )
             )
@@ -281,17 +311,15 @@ class Account:
 
     def _sliced(self, streaming: Streaming, moment: Moment) -> dict[int, OperatorTotals]:
         """Return {operator number: totals} of stream operators that workers ran on slices."""
-        plan, tally = streaming.plan, streaming.tallies.total()
+        plan, sums = streaming.plan, moment.sums[streaming]
         first = len(plan.on_blocks)
-        ran = sorted(ordinal - first for ordinal, _ in tally.cells() if ordinal >= first)
+        ran = sorted(ordinal - first for ordinal, _ in sums.tally.cells() if ordinal >= first)
         described = [
             self._described(plan, first + number, plan.stream[number], moment) for number in ran
         ]
-        made = tally.totals(described, run=self.run, at=moment.at)
+        made = sums.tally.totals(described, run=self.run, at=moment.at)
         return {
-            number: dataclasses.replace(
-                each, ordinal=number, skipped=_skipped(streaming, first + number)
-            )
+            number: dataclasses.replace(each, ordinal=number, skipped=sums.skipped(first + number))
             for number, each in zip(ran, made, strict=True)
         }
 
@@ -300,7 +328,7 @@ class Account:
             ordinal=ordinal,
             operator=type(node).__name__,
             name=node.title()[:NAME_LETTERS],
-            lifted=lifted(node),
+            lifted=moment.lifted.get(node) or lifted(node),
             tier=self._tier(moment.counts) if isinstance(node, Segment | LiftedNode) else "",
             medium=medium(node, plan.stage.columns) if not node.inputs else "",
         )
@@ -313,12 +341,6 @@ class Account:
         numpy = counts.numpy > self._before.numpy
         compiled = counts.compiled > self._before.compiled
         return "+".join(["numpy"] * numpy + ["compiled"] * compiled)
-
-
-def _skipped(streaming: Streaming, ordinal: int) -> int:
-    """Return how many rows operator ``ordinal`` of a plan lost, among the rows delivered so far."""
-    found = streaming.losses.by_operator.get(ordinal)
-    return 0 if found is None else found.rows
 
 
 def _loss_text(loss: Loss, node: Node) -> str:
