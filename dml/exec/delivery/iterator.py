@@ -183,14 +183,17 @@ class Elements(Iterator[Element]):
         if self._streaming.running.at.keep.fills_disk:
             return maker
         try:
-            return Ahead(maker, self._shelf())
+            made = Ahead(maker, self._shelf())
         except WorkerLostError:  # no more threads can be started
             return maker
+        self.report.received.on_request = False
+        if self._depth is not None:
+            self._streaming.running.holding.changes.append(self._depth.changes)
+        return made
 
     def _shelf(self) -> ChunkShelf:
         """Return the queue of chunks that are made ahead from now on."""
         depth, received = self._depth, self.report.received
-        received.on_request = False
         if depth is None:
             return ChunkShelf(DEPTH, self._ahead_bytes)
         batched = self._streaming.plan.batched
@@ -198,7 +201,6 @@ class Elements(Iterator[Element]):
         elements = received.batches if batched else received.rows
         depth.seconds = received.makes
         depth.begin(elements, min(1.0, waited), self._pace.nbytes, self._ahead_bytes)
-        self._streaming.running.holding.changes.append(depth.changes)
         return TunedShelf(depth, self._ahead_bytes)
 
     def placed(self, raised: BaseException) -> BaseException:

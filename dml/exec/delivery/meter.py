@@ -138,7 +138,8 @@ class Metered:
         self.inside: Callable[[Position, int], Between] | None = getattr(
             flow, "inside", None
         )  # positions inside the last block
-        self.scatters = hasattr(flow, "pull_scattered")
+        # a metered flow has the method whether or not the flow below it does
+        self.scatters: bool = getattr(flow, "scatters", hasattr(flow, "pull_scattered"))
 
     def pull(self, most: int) -> Block | None:
         """Return what ``pull`` of the flow returns, and count it."""

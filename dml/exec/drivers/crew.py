@@ -37,7 +37,7 @@ class Crew(abc.ABC):
         self.news: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.waiting = self.closing = self.eager = False
         self.broken: BaseException | None = None
-        self.threads = list[threading.Thread]()  # that run slices, or wait for workers that do
+        self.threads = list[threading.Thread]()  # that run slices
 
     @abc.abstractmethod
     def hand_out(self, runs: Iterable[Run]) -> None:

@@ -137,3 +137,16 @@ def test_units_that_are_pulled_whole_count_as_blocks_do(
     cell = found.cells[1]
     assert (cell.seconds, cell.cpu_s, cell.blocks, cell.rows) == (3.0, 1.0, 2, 20)
     assert cell.nbytes == 2 * block.nbytes
+
+
+@pytest.mark.parametrize("scatters", [False, True])
+def test_a_metered_flow_scatters_if_the_flow_below_it_does(*, scatters: bool) -> None:
+    """An operator may return the metered flow of its input as its own."""
+
+    class Scattered(Endless):
+        def pull_scattered(self) -> None:
+            return None
+
+    found = meter.Meter(1)
+    below = meter.Metered(Scattered() if scatters else Endless(), found, 0)
+    assert meter.Metered(below, found, 1).scatters is scatters
