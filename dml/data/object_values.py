@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from dml.base.arrow_types import is_list
-from dml.data.block import Block
+from dml.data.block import Block, column_bytes
 from dml.data.layouts import is_text_or_bytes
 from dml.data.list_marks import Padded, lengths_of
 from dml.data.schema import code_of
@@ -54,6 +54,15 @@ def shown_bytes(block: Block) -> int:
     for kind, values in zip(block.schema.values(), block.columns, strict=True):
         if isinstance(kind, Padded) or many_objects(kind):
             total += _shown_bytes(kind, values)
+    return total
+
+
+def delivered_bytes(block: Block) -> int:
+    """Return the bytes of ``block`` with its nested columns as they are delivered, if larger."""
+    total = block.nbytes
+    for kind, values in zip(block.schema.values(), block.columns, strict=True):
+        if isinstance(kind, Padded) or many_objects(kind):
+            total += max(0, _shown_bytes(kind, values) - column_bytes(values))
     return total
 
 

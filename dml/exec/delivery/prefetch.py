@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from dml.base.fork_guard import ForkGuard
 from dml.data.batch_trays import Expected
 from dml.data.block import Block
+from dml.data.object_values import delivered_bytes
 from dml.data.row_slicing import row_bytes
 from dml.data.schema import Schema
 from dml.exec.delivery.checkpoint import unreached
@@ -218,7 +219,7 @@ class BatchMaker:
         arrays, rows = self.arrays_of(block), block.ids.count
         if block.schema is not self.schema:
             self.schema, self.row_bytes = block.schema, row_bytes(block.schema)
-        nbytes = block.nbytes if self.row_bytes is None else rows * self.row_bytes
+        nbytes = delivered_bytes(block) if self.row_bytes is None else rows * self.row_bytes
         return ElementChunk([arrays], rows=rows, nbytes=nbytes, base=self.flow.position())
 
     def _gathered(self) -> ElementChunk | None:

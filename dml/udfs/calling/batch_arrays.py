@@ -20,6 +20,7 @@ from dml.base.arrow_types import is_list
 from dml.data import buffer_ownership
 from dml.data.block import Block, Values
 from dml.data.list_marks import Mark, Padded, lengths_of
+from dml.data.object_values import delivered_bytes
 from dml.data.open_tensors import OpenTensor, arrays_in, stacked_in
 from dml.data.schema import code_of, short
 from dml.errors import NullValueError
@@ -272,24 +273,21 @@ def gathered_arrays(
     lists = {name: rows for name in schema if (rows := _list_rows(batch, name)) is not None}
     others = [name for name in schema if name not in lists]
     block = (batch.select(others) if lists else batch).block() if others else None
-    arrays, nbytes = ({}, 0) if block is None else (made(block), block.nbytes)
+    arrays, nbytes = ({}, 0) if block is None else (made(block), delivered_bytes(block))
     for name, rows in lists.items():
-        arrays[name], list_bytes = _gathered_lists(rows, schema[name])
-        nbytes += list_bytes
+        arrays[name] = _gathered_lists(rows, schema[name])
+        nbytes += arrays[name].nbytes
     places = {name: place for place, name in enumerate(schema)}
     names = sorted(arrays, key=lambda n: places.get(n, places.get(n.removesuffix("_offsets"), 0)))
     return {name: arrays[name] for name in names}, nbytes
 
 
-def _gathered_lists(rows: Sequence[_ListRows], mark: Padded) -> tuple[np.ndarray, int]:
-    """Return lists as a padded array, and their bytes as lists in one block."""
+def _gathered_lists(rows: Sequence[_ListRows], mark: Padded) -> np.ndarray:
+    """Return lists as a padded array."""
     width = mark.params["width"]
     if width is None:
         width = max(int(part.lengths.max(initial=0)) for part in rows)
-    array = _padded_array(rows, width, mark.params["fill"])
-    elements = sum(int(part.lengths.sum()) for part in rows)
-    nbytes = elements * array.itemsize + 4 * (len(array) + 1)
-    return _one_nan(array), nbytes
+    return _one_nan(_padded_array(rows, width, mark.params["fill"]))
 
 
 def _list_rows(batch: ScatteredBatch, name: str) -> list[_ListRows] | None:

@@ -282,6 +282,17 @@ def test_bytes_that_wait_are_bounded(most_bytes: int) -> None:
     assert fake.closed == 1
 
 
+@pytest.mark.parametrize("bucketed", [False, True])
+def test_batches_wait_with_their_padding(*, bucketed: bool) -> None:
+    rows = [{"l": [1] * (1000 if i % 8 == 0 else 1)} for i in range(32)]
+    ds = dml.from_items(rows).with_options(**OFF)
+    with iter(ds.bucket_by_length("l", [2000], 8) if bucketed else ds.padded_batch(8)) as it:
+        batch = next(it)
+        chunk = it._now[0]
+        assert chunk is not None
+        assert chunk.nbytes >= batch["l"].nbytes == 8 * 1000 * 8
+
+
 @pytest.fixture(autouse=True)
 def _nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PrefetchDepth, "known", {})
