@@ -220,7 +220,8 @@ def _entries(plan: Plan, settings: Settings) -> Iterator[StoredEntry]:
             if entry is not None:
                 yield entry
                 found = _finding(entry, node, one, settings.seed)
-                yield from map(found.opened, reuse_report.own(found) if found else ())
+                if found is not None:  # None if the rows are drawn anew: no other entry has them
+                    yield from map(found.opened, reuse_report.own(found))
 
 
 def must_keep(plan: Plan, settings: Settings) -> None:

@@ -318,6 +318,16 @@ def test_draws_are_not_taken_from_what_a_cache_has_frozen(data: Path, tmp_path: 
     assert "takes y from" in str(taking.cache_status()), "else this test could not fail"
 
 
+@pytest.mark.parametrize("reuse", [None, 3])
+def test_what_it_keeps_is_cleared(data: Path, log: Path, tmp_path: Path, reuse: int | None) -> None:
+    ds = kept(dml.read_parquet(data).map(counting(log)).autocache(reuse=reuse), tmp_path)
+    for _ in range(2):
+        values(ds.epoch(0))
+    assert [each.parts for each in ds.cache_status()] == [GROUPS]
+    ds.clear_cache()
+    assert [each.parts for each in ds.cache_status()] == [0]
+
+
 def test_of_several_places_the_one_that_saves_most_is_kept(
     data: Path, log: Path, tmp_path: Path
 ) -> None:
