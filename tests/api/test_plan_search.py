@@ -13,11 +13,12 @@ import pytest
 
 import dml
 from dml import col
-from dml.api import plan_search, session
+from dml.api import session
 from dml.api.dataset import Dataset
 from dml.api.resources import RunResources
 from dml.data.stream_hash import stream_hash
 from dml.events import RunStarted, Verified
+from dml.optimize.search import arrangement
 from dml.optimize.search.arrangement import decide
 from dml.optimize.search.arrangement_space import cut
 from dml.settings import Settings
@@ -57,7 +58,7 @@ def forced(monkeypatch: pytest.MonkeyPatch, driver: str, stages: int, size: int)
         )
         return dataclasses.replace(found, chosen=found.usual._replace(way=way))
 
-    monkeypatch.setattr(plan_search, "decide", made)
+    monkeypatch.setattr(arrangement, "decide", made)
 
 
 ARRANGEMENTS = list(product(("threads", "processes"), (1, 2), (1000, 1 << 20)))
@@ -119,7 +120,7 @@ def test_what_the_user_fixed_is_kept(
         assert {each.way.driver.name for each in found.ranked} == {executor}
         return dataclasses.replace(found, chosen=found.ranked[-1])
 
-    monkeypatch.setattr(plan_search, "decide", eager)
+    monkeypatch.setattr(arrangement, "decide", eager)
     ds = mapped(files).with_options(executor=executor, target_partition_bytes=12_345)
     made = session.arrangement(ds._node, ds._settings)
     assert made.settings.executor == executor

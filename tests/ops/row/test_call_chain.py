@@ -83,7 +83,7 @@ def seen(ds: Dataset, *, together: bool) -> tuple[list[str], str, list[Any], lis
     out, found, it = [], "", iter(ds.epoch(0))
     with pytest.MonkeyPatch.context() as patch:
         if not together:
-            patch.setattr(steps, "starts", never)
+            patch.setattr(call_chain, "starts", never)
         try:
             out += [repr(element) for element in it]
         except DmlError as error:
