@@ -19,13 +19,13 @@ import numpy as np
 import dml
 from dml.exec.delivery import iterator
 from dml.exec.delivery.prefetch import BatchMaker
-from dml.exec.tasks import steps
+from dml.ops.row import call_chain
 from dml.ops.row.lifted_chain import LiftedChain
 
 LIFTED_ROWS, CALLED_ROWS, RUNS, BATCH = 20_000_000, 500_000, 7, 1024
 # A dict that anybody may change: functions that look into it are called for every row.
 PARAMETERS = {"times": 2, "modulus": 3}
-STARTS = steps.starts
+STARTS = call_chain.starts
 CHAIN = LiftedChain.of
 
 
@@ -93,7 +93,7 @@ def blocks() -> Iterator[np.ndarray]:
 
 def in_a_loop(*, together: bool) -> Iterator[Any]:
     """Batches of called functions."""
-    vars(steps)["starts"] = STARTS if together else lambda _: False
+    vars(call_chain)["starts"] = STARTS if together else lambda _: False
     return iter(CALLED)
 
 
