@@ -14,11 +14,13 @@ from dml.base.arrow_types import is_list
 from dml.data.block import Block, column_bytes
 from dml.data.layouts import is_text_or_bytes
 from dml.data.list_marks import Padded, lengths_of
+from dml.data.open_tensors import OpenTensor
 from dml.data.schema import code_of
+from dml.kernels.vec import Vec
 
 # Bytes of Python objects, each with its slot in the container: a text or bytes without its
-# characters, a number or another scalar, a list, a dict; measured with CPython 3.11.
-TEXT_BYTES, SINGLE_BYTES, LIST_BYTES, DICT_BYTES = 60, 40, 90, 240
+# characters, a number or another scalar, a list, a dict, an array; measured with CPython 3.11.
+TEXT_BYTES, SINGLE_BYTES, LIST_BYTES, DICT_BYTES, ARRAY_BYTES = 60, 40, 90, 240, 120
 # Rows are passed to functions in pieces that take about this much as objects.
 PIECE_BYTES = 4 << 20
 
@@ -63,6 +65,19 @@ def delivered_bytes(block: Block) -> int:
     for kind, values in zip(block.schema.values(), block.columns, strict=True):
         if isinstance(kind, Padded) or many_objects(kind):
             total += max(0, _shown_bytes(kind, values) - column_bytes(values))
+    return total
+
+
+def dict_bytes(block: Block) -> int:
+    """Estimate the bytes of the rows of ``block`` as dicts of Python objects and arrays."""
+    total = DICT_BYTES * block.n
+    for values in block.columns:
+        if not isinstance(values, Vec) and not isinstance(values.type, OpenTensor):
+            total += object_bytes(values)
+        elif isinstance(values, Vec) and values.values.ndim == 1:
+            total += SINGLE_BYTES * block.n
+        else:
+            total += ARRAY_BYTES * block.n + column_bytes(values)
     return total
 
 

@@ -125,3 +125,17 @@ def test_a_group_of_too_many_objects_is_a_named_error() -> None:
     )
     found = list(few.with_options(memory_limit="64MiB", num_workers=1, executor="sync"))
     assert [row["n"] for row in found] == [1000] * 2000
+
+
+def test_rows_wait_as_the_objects_that_they_are() -> None:
+    rows = [
+        {"l": [1 << 20] * 90, "s": "text", "t": ["a", "b"], "n": 1 << 20, "a": np.zeros((3, 4))}
+        for _ in range(50)
+    ]
+    with iter(dml.from_items(rows).with_options(telemetry_dir="off")) as it:
+        next(it)
+        chunk = it._now[0]
+    assert chunk is not None
+    held = sum(map(deep, chunk.elements))
+    assert held <= chunk.held_bytes <= 2 * held
+    assert chunk.nbytes < held / 3, "they are delivered as so many bytes of values"

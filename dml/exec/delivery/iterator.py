@@ -160,7 +160,7 @@ class Elements(Iterator[Element]):
         now = perf_counter()
         self.report.received.chunk(chunk, ready, now - started)
         if pace.from_s < math.inf:  # unless it is already decided whether chunks are made ahead
-            pace.gave(len(chunk.elements), chunk.nbytes, started, now)
+            pace.gave(len(chunk.elements), chunk.held_bytes, started, now)
         return next(ready)
 
     def handed_over(self, far: Far) -> Self:
@@ -291,7 +291,7 @@ class Elements(Iterator[Element]):
     def mark(self) -> StreamMark:
         """Return the caller's position now, to pass to ``state_dict`` later."""
         chunk = self._now[0]
-        nbytes = 0 if chunk is None else chunk.nbytes // max(1, len(chunk.elements))
+        nbytes = 0 if chunk is None else chunk.held_bytes // max(1, len(chunk.elements))
         return StreamMark(self._where(), self._ended, nbytes)
 
     def state_dict(self, mark: StreamMark | None = None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from dml.base.fork_guard import ForkGuard
 from dml.data.batch_trays import Expected
 from dml.data.block import Block
-from dml.data.object_values import delivered_bytes
+from dml.data.object_values import delivered_bytes, dict_bytes
 from dml.data.row_slicing import row_bytes
 from dml.data.schema import Schema
 from dml.exec.delivery.checkpoint import unreached
@@ -70,10 +70,11 @@ class ElementChunk:
     For batches, ``skipped`` is -1 and ``base`` is the flow's position after the chunk. For rows,
     ``base`` is the position before the pulled block, of which the first ``skipped`` rows were
     dropped. ``between``, if not None, returns the position after a number of rows of the chunk; for
-    rows in free order it is set, and ``base`` is then the position after the chunk.
+    rows in free order it is set, and ``base`` is then the position after the chunk. The elements
+    take ``held_bytes`` of memory; these are the ``nbytes`` that are delivered if not given.
     """
 
-    __slots__ = ("base", "between", "each", "elements", "nbytes", "rows", "skipped")
+    __slots__ = ("base", "between", "each", "elements", "held_bytes", "nbytes", "rows", "skipped")
 
     def __init__(
         self,
@@ -84,8 +85,10 @@ class ElementChunk:
         base: Position,
         skipped: int = -1,
         between: Between | None = None,
+        held_bytes: int | None = None,
     ) -> None:
         self.elements, self.rows, self.nbytes = elements, rows, nbytes
+        self.held_bytes = nbytes if held_bytes is None else held_bytes
         self.base, self.skipped, self.between = base, skipped, between
         self.each = rows // len(elements)
 
@@ -325,6 +328,7 @@ class RowMaker:
             if cut < block.n:
                 block = block.slice(cut, block.n)
                 made, size = own_rows(block), {"rows": block.n, "nbytes": block.nbytes}
+                size["held_bytes"] = dict_bytes(block)
                 return ElementChunk(made, **size, base=before, skipped=cut, between=between)
 
     def close(self) -> None:
@@ -440,7 +444,7 @@ class TunedShelf(ChunkShelf):
         """Add a chunk when there is room, after the depth is chosen; see ``ChunkShelf``."""
         if isinstance(chunk, ElementChunk):
             seconds = time.perf_counter() - self.begun
-            self.made.append((seconds, len(chunk.elements), chunk.nbytes))
+            self.made.append((seconds, len(chunk.elements), chunk.held_bytes))
         while self.given:
             make_s, elements, nbytes = self.made.popleft()
             self.depth = self.tuned.measured(make_s, *self.given.popleft(), elements, nbytes)
@@ -460,7 +464,9 @@ class TunedShelf(ChunkShelf):
 
 
 def _size(chunk: Any) -> int:
-    return 0 if chunk is None or isinstance(chunk, BaseException) else int(chunk.nbytes)
+    if chunk is None or isinstance(chunk, BaseException):
+        return 0
+    return int(chunk.held_bytes if isinstance(chunk, ElementChunk) else chunk.nbytes)
 
 
 class Ahead:
