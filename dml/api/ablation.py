@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import psutil
 
 from dml.api.dataset import Dataset
-from dml.errors import PlanError
+from dml.errors import MemoryContractError, PlanError
 from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.optimize.node_rebuild import over
@@ -101,10 +101,22 @@ def ablation(
             why=".repeat() without a count goes on for ever",
             try_="--take 1000, or .repeat(n)",
         )
-    found = without_each(ds) if each_off else {}
-    ways = {name: way for name, way in found.items() if not isinstance(way, str)}
-    kept = {name: way for name, way in found.items() if isinstance(way, str)}
-    return in_turns({WRITTEN: ds, **ways}, turns, take), kept
+    ways, kept = {WRITTEN: ds}, dict[str, str]()
+    for name, way in (without_each(ds) if each_off else {}).items():
+        if isinstance(way, str) or (refused := _refusal(way)):
+            kept[name] = way if isinstance(way, str) else refused
+        else:
+            ways[name] = way
+    return in_turns(ways, turns, take), kept
+
+
+def _refusal(ds: Dataset) -> str:
+    """Return why a run of ``ds`` cannot begin, such as a step that needs more; "" if it can."""
+    try:
+        run_once(ds, take=0)
+    except (PlanError, MemoryContractError) as error:
+        return error.what
+    return ""
 
 
 def without_each(ds: Dataset) -> dict[str, Dataset | str]:

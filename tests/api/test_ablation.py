@@ -105,3 +105,12 @@ def test_an_endless_pipeline_needs_a_number() -> None:
         ablation(ds, turns=1)
     best, kept = ablation(ds, 1, take=4, each_off=False)
     assert (best["nothing"].elements, kept) == (4, {})
+
+
+def test_what_a_step_needs_stays() -> None:
+    ds = dml.range(6).map(doubled, num_cpus=2).with_options(num_workers=2)
+    best, kept = ablation(ds.epoch(0), turns=1)
+    assert "needs cpu=2" in kept["parallel compute"]
+    assert "software pipelining" in best
+    with pytest.raises(PlanError, match="needs cpu=3"):
+        ablation(dml.range(6).map(doubled, num_cpus=3).with_options(num_workers=2), turns=1)
