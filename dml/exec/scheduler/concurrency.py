@@ -40,8 +40,10 @@ LOOSE, APART, BUSY = 0.4, 1.25, 0.9
 # Factor by which a slice is slower than on the slots alone where it does something else by now.
 SLOWER = 2.0
 # After a step that was too large, another one is tried once a slice is OTHER times as fast or slow
-# as it was then, in AGAIN intervals in a row: twice as many after each try.
+# as it was then, in AGAIN intervals in a row: twice as many after each try. What has more room by
+# now does not show while no more slices run: after LATER intervals another one is tried, too.
 OTHER, AGAIN, MOST_AGAIN = 1.15, 3, 192
+LATER, MOST_LATER = 192, 3072
 # Least part of a processor that a waiting slice is charged.
 LEAST = 1e-3
 
@@ -129,6 +131,7 @@ class Concurrency:
         # intervals in a row in which it was another one, and how many of them are needed
         self.resting: float | None = None
         self.rows, self.others, self.again = 0, 0, AGAIN
+        self.rested, self.later = 0, LATER  # intervals since that step, and after how many to try
 
     def begin(self) -> ConcurrencyChange | None:
         """Return the change with which the run begins; None if it begins with the slots."""
@@ -213,8 +216,8 @@ class Concurrency:
         return self._set(min(enough, parallel), now.cpu, "more made few more rows")
 
     def _rest(self) -> None:
-        """Try no other number until slices are faster or slower, and so there is a reason."""
-        self.resting, self.others = 0.0, 0
+        """Try no other number until slices are faster or slower, or much time has passed."""
+        self.resting, self.others, self.rested = 0.0, 0, 0
 
     def _rests(self, now: SliceFigures) -> bool:
         """Return whether there is still no reason to try another number of slices."""
@@ -223,9 +226,14 @@ class Concurrency:
         self.resting = self.resting or now.rate
         other = not self.resting / OTHER < now.rate < self.resting * OTHER
         self.others = self.others + 1 if other else 0
-        if self.others < self.again:
+        self.rested += 1
+        if self.others < self.again and self.rested < self.later:
             return True
-        self.resting, self.again = None, min(2 * self.again, MOST_AGAIN)
+        if self.others == self.again:
+            self.again = min(2 * self.again, MOST_AGAIN)
+        else:
+            self.later = min(2 * self.later, MOST_LATER)
+        self.resting = None
         return False
 
     def _busy(self, now: SliceFigures) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dml.exec.scheduler.concurrency import (
+    LATER,
     MOST,
     SLICE_BYTES,
     Concurrency,
@@ -134,6 +135,17 @@ def test_a_server_that_becomes_faster_or_slower_is_noticed(before: int, after: i
     assert len(changes) <= 4, changes
     assert tuned.parallel >= min(64, after)
     assert not changes_with(tuned, after, 100, seed=1)
+
+
+def test_a_server_that_answers_more_calls_than_before_is_tried_again() -> None:
+    """As long as two run at once, they are as fast as they were."""
+    tuned = Concurrency(2, 64)
+    tuned.cleared = True
+    changes_with(tuned, 2, 100)
+    assert tuned.parallel < 8
+    changes_with(tuned, 100, LATER)
+    assert tuned.parallel == 64
+    assert not changes_with(tuned, 100, 100, seed=1)
 
 
 @pytest.mark.parametrize(
