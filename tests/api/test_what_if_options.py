@@ -158,7 +158,7 @@ def test_batches_that_a_run_makes_ahead_are_made_while_the_loop_trains(tmp_path:
         choice: ds.with_options(prefetch=choice).what_if(step_s=8 * SLEEP_S).seconds
         for choice in ("auto", 0, 2)
     }
-    assert foreseen["auto"] == foreseen[2]
+    assert foreseen["auto"] == pytest.approx(foreseen[2])
     assert foreseen["auto"] <= foreseen[0] - ROWS * SLEEP_S * 0.9
 
 
