@@ -273,9 +273,9 @@ class UnorderedFlow(SlicedFlow):
         part.skip, self.skip = self.skip, 0
         return left
 
-    def _pass(self) -> None:
+    def _pass(self, unit: Position | None = None) -> None:
         """Remove the parts that are wholly delivered, and record their input rows as spans."""
-        super()._pass()
+        super()._pass(unit)
         over = [part for part in self.parts if part.loose and part.over and not part.pieces]
         for part in over:
             self.parts.remove(part)

@@ -156,7 +156,6 @@ class SlicedFlow:
 
     def pull_piece(self, room: GatherQuota) -> list[Block] | None:
         """Return the output blocks for the next unit, perhaps none; None if exhausted."""
-        self._pass()
         if not self.parts:
             self._fill()
         if not self.parts:
@@ -171,7 +170,7 @@ class SlicedFlow:
             out.append(block)
             self.wheres.append(self.where)
             self._gave(block.n)
-            self._pass()
+            self._pass(before)
         return out
 
     def position(self) -> Position:
@@ -245,7 +244,7 @@ class SlicedFlow:
         if self.error is not None:
             raise self.error
         while True:
-            self._pass()
+            self._pass(before)
             if before is not None and (not self.parts or self.parts[0].before is not before):
                 return None
             if (part := self._ready()) is not None:
@@ -263,9 +262,15 @@ class SlicedFlow:
         """Return the oldest part if it has pieces to deliver, else None."""
         return self.parts[0] if self.parts and self.parts[0].pieces else None
 
-    def _pass(self) -> None:
-        """Remove the oldest parts, as far as they are wholly delivered."""
+    def _pass(self, unit: Position | None = None) -> None:
+        """Remove the oldest parts, as far as they are wholly delivered.
+
+        ``unit`` is the position before a unit if only parts of that unit may be removed: a unit
+        without output counts, too, and not as part of the unit before it.
+        """
         while self.parts and self._passed(self.parts[0]):
+            if unit is not None and self.parts[0].before is not unit:
+                return
             part = self.parts.popleft()
             self._handed_on(part)
             before = self.parts[0].before if self.parts else self.taking.after

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dml
 from dml import col
 from dml.errors import PlanError
+from dml.testing.equality import difference
+from dml.testing.executions import RunWay, elements, outcome
+from dml.testing.oracle import Oracle
 from tests.expr.checks import holds, numbers
 
 
@@ -31,6 +39,30 @@ def test_filters_may_cross() -> None:
     assert kept(after) == kept(before)
     assert holds(after.batch(3)) == 3
     assert holds(numbers(12).filter(col("x") > 99).shuffle(window="atoms")) == 0
+
+
+@pytest.mark.law
+@given(st.lists(st.sampled_from([0, 0, 1, 2]), min_size=12, max_size=40), st.data())
+def test_atoms_without_output_are_pieces(
+    tmp_path_factory: pytest.TempPathFactory, counts: list[int], data: st.DataObject
+) -> None:
+    """A function whose types are unknown gives them; slices end in any order."""
+
+    def several(row: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{"id": row["id"], "part": part} for part in range(counts[row["id"]])]
+
+    rows = dml.range(len(counts), atom_rows=data.draw(st.integers(1, 2)))
+    size = data.draw(st.integers(2, 4))
+    ds = rows.flat_map(several).shuffle(window="atoms", size=size, seed=1)
+    draws = st.none() | st.integers(0, 1 << 30)
+    way = RunWay(
+        threads=data.draw(st.sampled_from([0, 1, 4])),
+        fuzz=data.draw(draws),
+        slices=data.draw(draws),
+    )
+    wanted = outcome(Oracle(ds._node).elements())
+    got = outcome(elements(ds._node, way, tmp_path_factory.getbasetemp()))
+    assert not difference(got, wanted, optimized=True)
 
 
 @pytest.mark.law
