@@ -55,6 +55,8 @@ class ShuffleAtoms(SameColumns):
     verb: ClassVar[str] = 'shuffle(window="atoms")'
     rows: ClassVar[Rows] = Rows.PERMUTED
     parameters_format = 'window="atoms", size={self.size}, seed={self.seed}'
+    # version 1 did not count pieces without rows above functions of unknown types
+    version: ClassVar[int] = 2
     takes_units: ClassVar[bool] = True
     gathers: ClassVar[int] = 2
     random: ClassVar[bool] = True
