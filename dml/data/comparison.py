@@ -86,7 +86,7 @@ def _odd_vec(a: Vec, b: Vec) -> np.ndarray:
     present, other = mask(a), mask(b)
     unequal: np.ndarray = ~_same_bits(a.values, b.values)
     if unequal.ndim > 1:
-        unequal = np.asarray(unequal.reshape(len(unequal), -1).any(axis=1))
+        unequal = np.asarray(unequal.any(axis=tuple(range(1, unequal.ndim))))
     odd: np.ndarray = (present != other) | (present & unequal)
     return odd
 

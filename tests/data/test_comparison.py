@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dml.data.block import Block
-from dml.data.comparison import difference, part
+from dml.data.comparison import difference, first_odd, part
 from dml.kernels.rows.ids import RowIds
 from dml.kernels.vec import Vec
 
@@ -96,3 +96,11 @@ def test_ids_order_and_what_is_under_a_null() -> None:
     nulls = [Block(one.schema, (Vec(np.array([1.0, x]), valid),), one.ids) for x in (2.0, 3.0)]
     assert difference([nulls[0]], [nulls[1]], batched=False) == ""
     assert difference([one], [nulls[0]], batched=False) == "row 1, column 'x'"
+
+
+def test_tensors_of_no_rows_are_equal() -> None:
+    none = Vec(np.zeros((0, 2), "f4"), None)
+    assert first_odd(none, Vec(np.zeros((0, 2), "f4"), None)) is None
+    some, other = np.zeros((3, 2), "f4"), np.zeros((3, 2), "f4")
+    other[2, 1] = 1.0
+    assert first_odd(Vec(some, None), Vec(other, None)) == 2
