@@ -30,9 +30,10 @@ from dml.io.source import Source
 from dml.physical.lanes import Lane
 from dml.physical.operators import RunChoices, SliceSteps, TaskSteps, physical_tree
 from dml.physical.plan import Plan, units_each
-from dml.verify.simulate.latency_model import empty_probability
 from dml.verify.simulate.virtual_cluster import TaskTruth
 
+# The logarithm of a larger number overflows in exp().
+MOST_LOG = 700.0
 MEASURED, HISTORY, GUESS = "measured", "earlier runs", "a table"
 
 USUAL = "adaptive"
@@ -362,6 +363,25 @@ def _consumed(
     if waiting:
         return (handed + before) / partitions, delivering, stepping, ahead
     return (handed + delivering) / partitions, 0.0, stepping, ahead
+
+
+def empty_probability(size: float, ratio: float, variation: float = 1.0) -> float:
+    """Return the probability that a consumer finds a buffer for ``size`` elements empty.
+
+    ``ratio`` is the rate of the producer divided by that of the consumer. ``variation`` is the mean
+    of their squared coefficients of variation: 1 for exponential times (the queue M/M/1/k of
+    tf.data, Murray et al., VLDB 2021, 3.3.2), and 0 for times that are all the same, for which a
+    buffer is empty only as far as the producer is slower.
+    """
+    if not size or not ratio:
+        return 1.0
+    if not variation:
+        return max(0.0, 1.0 - ratio)
+    places = 1.0 + size / variation
+    log = math.log1p(ratio - 1.0) if 0.5 < ratio < 2.0 else math.log(ratio)
+    if places * log > MOST_LOG:
+        return 0.0
+    return math.expm1(log) / math.expm1(places * log) if log else 1.0 / places
 
 
 def _elements(plan: Plan, rows: float) -> float:
