@@ -7,8 +7,8 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from dml.errors import InternalError
@@ -56,15 +56,22 @@ class Crew(abc.ABC):
         """Pass a slice's result (None: its task is over) to the loop, and start the next slices."""
         with self.lock:
             self.proceed(partial(self.loop.end, run, result, seconds))
-            self.others()
+            with self._breaking():
+                self.others()
             self.wake()
 
     def proceed(self, take: Callable[[], Iterable[Run]]) -> None:
         """Hand out the slices that ``take`` returns, unless closing; the caller holds the lock."""
-        try:
+        with self._breaking():
             if not self.closing:
                 self.hand_out(take())
-        except BaseException as error:  # noqa: BLE001  (or the consumer would wait for ever)
+
+    @contextmanager
+    def _breaking(self) -> Iterator[None]:
+        """Pass any error of the block to the consumer, which would wait for ever otherwise."""
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001 - the consumer raises it
             self.broken = error
             self.wake()
 
