@@ -67,12 +67,12 @@ def test_work_after_the_end_of_a_run_is_not_told_as_its_own() -> None:
     it = iter(ds)
     assert sum(1 for _ in it) == 4
     run = it.running
-    run.tallies.mine().block(1, 7, 7, 56, 56, 1.0)
+    run.tallies.mine().block(1, 7, 7, 56, 56, 1e6)
     run.meter.cells[-1].rows += 7
     run.losses.sum(Loss(1, 7, 1, "late", "row 7"))
     totals = [each for each in it.events() if isinstance(each, OperatorTotals)]
     assert [(each.rows_out, each.skipped) for each in totals] == [(40, 0)] * 3
-    assert max(each.seconds for each in totals) < 1.0
+    assert max(each.seconds for each in totals) < 1e6
 
 
 def thirds(row: dict[str, Any]) -> dict[str, Any]:

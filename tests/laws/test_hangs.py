@@ -102,6 +102,7 @@ def test_a_worker_that_is_stuck_in_foreign_code_is_done_without(
 ) -> None:
     client, _ = cluster
     client.wait_for_workers(WORKERS, timeout=HANG_S)
+    pids = client.run(os.getpid)
 
     def stuck(row: dict[str, Any]) -> dict[str, Any]:
         if row["k"] == UNIT_ROWS and not (tmp_path / "once").exists():
@@ -116,7 +117,11 @@ def test_a_worker_that_is_stuck_in_foreign_code_is_done_without(
     started = time.monotonic()
     assert [k for batch in ds for k in batch["k"]] == list(range(ROWS))
     assert time.monotonic() - started < STUCK_S
-    os.kill(int((tmp_path / "once").read_text()), signal.SIGKILL)  # another takes its place
+    pid = int((tmp_path / "once").read_text())
+    os.kill(pid, signal.SIGKILL)  # another takes its place
+    (address,) = [each for each, its in pids.items() if its == pid]
+    for _ in within(iter(lambda: address in client.nthreads(), False), HANG_S):
+        time.sleep(0.01)  # or the test after this one would meet it while it dies
 
 
 def test_a_row_over_which_every_worker_is_stuck_is_named(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 import dml
 from dml.errors import DmlError, UDFError
 from dml.exec.delivery.prefetch import ChunkShelf
+from dml.exec.slicing import slice_sizes
 from dml.exec.slicing.slice_sizes import LOOKED_AT, LOOKED_AT_S
 from dml.exec.streams.read_ahead import PullLimit, _Reader
 from tests.ops.merge.test_interleave_map import LENGTHS, counted, lengths, mixed, round_robin
@@ -100,12 +101,15 @@ def test_pipelines_that_wait_for_one_another_are_read_at_the_same_time() -> None
     assert ids(ds.with_options(**many(2))) == [0, 10, 1, 11, 2, 12]
 
 
-def test_calls_that_wait_for_one_another_are_made_at_the_same_time() -> None:
+def test_calls_that_wait_for_one_another_are_made_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # nothing is looked at, or a call that waited for nobody would show calls that only compute
+    monkeypatch.setattr(slice_sizes, "LOOKED_AT_S", math.inf)
     meeting, called = threading.Barrier(4, timeout=LONG_S), list[int]()
 
     def opened(row: dict[str, Any]) -> dml.Dataset:
         called.append(row["id"])
-        time.sleep(0.01)  # or whoever comes last would only have computed
         meeting.wait()
         return dml.range(row["id"], row["id"] + 1)
 
