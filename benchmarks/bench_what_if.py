@@ -5,7 +5,7 @@
 Atoms, rows of one unit, shuffled rows and batches are processed. Functions sleep, so that they hold
 slots and not cores, and their work is the same whatever else the machine does. Each pipeline runs
 once with two workers; from that run alone ``what_if`` foresees the others, which then take place.
-Two minutes. On a busy machine sleepers wake late: what a run takes more than it should is then no
+Three minutes. On a busy machine sleepers wake late: what a run takes more than it should is then no
 fault of what was foreseen.
 """
 
@@ -15,7 +15,7 @@ import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,11 +29,14 @@ OFF, STEPS = 0.10, 30  # promised; steps that are timed
 APART = 1.1  # runs that take as much less are clearly faster
 
 
-def sleeping(seconds: float) -> Callable[[Batch], Batch]:
+def sleeping(seconds: float, number: int) -> Callable[[Batch], Batch]:
+    """A function called "f" and its number, which takes so long."""
+
     def slept(batch: Batch) -> Batch:
         time.sleep(seconds)
         return batch
 
+    slept.__name__ = f"f{number}"
     return slept
 
 
@@ -46,20 +49,27 @@ class Case:
     rows: int = 160
     of: str = "atoms"
 
-    def pipeline(self, folder: str) -> Dataset:
-        """The stages, over atoms of one row, or over rows of one unit as they are, or changed."""
+    def pipeline(
+        self, folder: str, cache: str | None = None, cost: Mapping[str, float] | None = None
+    ) -> Dataset:
+        """The stages, over atoms of one row, or over rows of one unit as they are, or changed.
+
+        The rows after the function ``cache`` are cached; ``cost`` has factors of some functions.
+        """
         options: dict[str, Any] = {"executor": "threads", "num_workers": 2, "telemetry_dir": folder}
         if self.of == "atoms":
             ds = dml.range(self.rows, atom_rows=1).with_options(target_partition_bytes=1, **options)
-            for seconds, most in self.stages:
+            for number, (seconds, most) in enumerate(self.stages):
                 asked = {} if most is None else {"concurrency": most}
-                ds = ds.map_batches(sleeping(seconds), batch_size=1, **asked)
+                ds = ds.map_batches(sleeping(seconds, number), batch_size=1, **asked)
             return ds
         ds = dml.range(self.rows).with_options(**options)
         ds = ds.shuffle(20) if self.of == "shuffled" else ds
         ds = ds.batch(1) if self.of == "batches" else ds
-        for seconds, most in self.stages:
-            ds = ds.map(sleeping(seconds), concurrency=most)
+        for number, (seconds, most) in enumerate(self.stages):
+            fn = sleeping(seconds * (cost or {}).get(f"f{number}", 1.0), number)
+            ds = ds.map(fn, concurrency=most)
+            ds = ds.cache() if fn.__name__ == cache else ds
         return ds
 
     def title(self) -> str:
@@ -87,6 +97,21 @@ CASES = (
     Case(((0.010, None), (0.020, 3)), WORKERS[1:], of="rows"),
     Case(((0.020, None),), WORKERS[1:], of="shuffled"),
     Case(((0.020, None),), WORKERS[1:], of="batches"),
+    Case(
+        ((0.020, None), (0.010, None)),
+        (
+            {"workers": 2, "cache": "f0"},
+            {"workers": 4, "cache": "f0"},
+            {"workers": 4, "cost": {"f0": 0.5}},
+            {"workers": 4, "cost": {"f1": 3.0}},
+        ),
+        of="rows",
+    ),
+    Case(
+        ((0.010, 3), (0.010, None)),
+        ({"workers": 4, "cache": "f0"}, {"workers": 8, "cost": {"f0": 0.25, "f1": 2.0}}),
+        of="shuffled",
+    ),
 )
 
 
@@ -98,9 +123,13 @@ def step_of(seconds: float) -> float:
     return (time.perf_counter() - started) / STEPS
 
 
-def measured(ds: Dataset, asked: dict[str, Any]) -> float:
-    """Seconds of a run with what was asked about."""
+def measured(case: Case, folder: str, asked: dict[str, Any]) -> float:
+    """Seconds of a run with what was asked about; of the second epoch if it caches."""
+    ds = case.pipeline(folder, asked.get("cache"), asked.get("cost"))
     run = ds.with_options(num_workers=asked["workers"])
+    if "cache" in asked:
+        for _ in run:
+            pass
     started = time.perf_counter()
     for _ in run:
         if "step_s" in asked:
@@ -130,7 +159,7 @@ def main() -> None:
                 started = time.perf_counter()
                 answer = ds.what_if(**asked | step)
                 queries.append(time.perf_counter() - started)
-                took = measured(ds, asked)
+                took = measured(case, folder, asked)
                 off.append(answer.seconds / took - 1)
                 pairs.append((answer.seconds, took))
                 told = ", ".join(f"{name}={value}" for name, value in asked.items())

@@ -250,6 +250,8 @@ class Results:
         step_s: float | None = None,
         rows_per_s: float | None = None,
         prefetch: int | Auto | None = None,
+        cache: str | None = None,
+        cost: Mapping[str, float] | None = None,
     ) -> WhatIf:
         """Forecast a run with other resources: its time, its bottleneck, and a lower bound.
 
@@ -257,8 +259,10 @@ class Results:
         own core; ``gpus`` and ``resources`` are those of all workers together; ``storage_gbps`` is
         the storage bandwidth in Gbit/s, a limit in addition to the measured reading time; a
         training loop takes ``step_s`` seconds per element (None: as in the last run here), and
-        ``prefetch`` elements are made ahead of it. With ``rows_per_s``, find the number of workers
-        that reaches this rate.
+        ``prefetch`` elements are made ahead of it. ``cache`` names a function or an operator: the
+        forecast is then for an epoch after the first, with its rows in a ``cache()`` after it.
+        ``cost={"decode": 0.5}`` is a run in which that function takes half its time. With
+        ``rows_per_s``, find the number of workers that reaches this rate.
 
         Nothing runs, and no epoch is counted. The scheduler of real runs schedules simulated tasks
         on a hypothetical cluster; the answer also gives a bound that no schedule could beat. Costs
@@ -270,7 +274,7 @@ class Results:
         asked = (workers, memory, gpus, resources, storage_gbps, step_s, rows_per_s, prefetch)
         from dml.api import what_if
 
-        return what_if.what_if(self._node, self._settings, asked, self._last_events)
+        return what_if.what_if(self._node, self._settings, (*asked, cache, cost), self._last_events)
 
     @door
     def recommend(self) -> Recommendations:

@@ -30,6 +30,7 @@ from dml.optimize.search.dynamic_programme import DriverCosts
 from dml.profile import NOISE, TURNS
 from dml.settings import AUTOTUNE, Auto, Settings, parse_bytes
 from dml.verify.simulate.answer import REACHED, Basis, Outlook, WhatIf, basis_of, outlook_of
+from dml.verify.simulate.changed_work import ChangedWork, kept, scaled
 from dml.verify.simulate.forecast import Foreseen, foresee
 from dml.verify.simulate.run_model import GUESS, HISTORY, MEASURED, ModelWork, RunPlace, model_of
 
@@ -183,6 +184,8 @@ class WhatIfSettings:
     step_s: float | None = None
     rows_per_s: float | None = None
     prefetch: int | Auto | None = None
+    cache: str | None = None
+    cost: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         if self.workers is not None:
@@ -195,14 +198,10 @@ class WhatIfSettings:
         _figure("storage_gbps", self.storage_gbps)
         _figure("step_s", self.step_s, least=0)
         _figure("rows_per_s", self.rows_per_s)
-        if not isinstance(self.resources, Mapping | None):
-            raise _unfit("resources", self.resources, "a dict of amounts", "{'TPU': 4}")
-        given: Mapping[Any, Any] = self.resources or {}
-        for name, amount in given.items():
-            if not isinstance(name, str) or name.upper() in ("", "CPU") or amount is None:
-                wanted = "a dict from names to amounts, processors left out"
-                raise _unfit("resources", self.resources, wanted, "{'TPU': 4}")
-            _figure(f"resources[{name!r}]", amount, least=0)
+        _amounts("resources", self.resources, "{'TPU': 4}")
+        _amounts("cost", self.cost, "{'decode': 0.5}")
+        if not isinstance(self.cache, str | None):
+            raise _unfit("cache", self.cache, "the name of an operator", "cache='decode'")
         if self.rows_per_s is not None and self.workers is not None:
             raise PlanError(
                 f"workers={self.workers} and rows_per_s={self.rows_per_s:g}",
@@ -229,7 +228,7 @@ def _whole(name: str, value: object) -> None:
         raise _unfit(name, value, f"an integer from 1 to {MOST_WORKERS:,}", f"{name}=8")
 
 
-def _figure(name: str, value: object, least: float | None = None) -> None:
+def _figure(name: str, value: object, least: float | None = None, example: str = "") -> None:
     """Raise PlanError unless ``value`` is None or a number above 0, or at least ``least``."""
     if value is None:
         return
@@ -237,7 +236,18 @@ def _figure(name: str, value: object, least: float | None = None) -> None:
     if good and math.isfinite(value) and (value > 0 if least is None else value >= least):  # type: ignore[arg-type, operator]
         return
     wanted = "a positive number" if least is None else f"a number of at least {least:g}"
-    raise _unfit(name, value, wanted, f"{name}=1")
+    raise _unfit(name, value, wanted, example or f"{name}=1")
+
+
+def _amounts(name: str, given: Any, example: str) -> None:
+    """Raise PlanError unless ``given`` is None or amounts of at least 0 by name."""
+    if not isinstance(given, Mapping | None):
+        raise _unfit(name, given, "a dict of amounts", example)
+    for key, amount in (given or {}).items():
+        if not isinstance(key, str) or key.upper() in ("", "CPU") or amount is None:
+            wanted = "a dict from names to amounts, processors left out"
+            raise _unfit(name, given, wanted, example)
+        _figure(f"{name}[{key!r}]", amount, 0, f"{name}={{{key!r}: 1}}")
 
 
 def _unfit(name: str, value: object, wanted: str, example: str) -> PlanError:
@@ -358,14 +368,21 @@ class RunForecaster:
         resources = RunResources.of(run.settings, run.stations.plan)
         place = self._place(run.settings, workers, asked)
         choices = every_choice(run.stations.plan, run.settings, resources, looks=False)
+        works = scaled(run.stations.plan, self.works, asked.cost or {})
+        changes = ChangedWork(works, {})
+        if asked.cache is not None:
+            whole = resources.budget.limit_bytes
+            changes = kept(run.stations.plan, works, asked.cache, whole)
         models, first = [], 0
         for number, plan in enumerate(run.stations.plan.all):
             budget = resources.beside(plan).budget if number else resources.budget
             if bounded:
                 fits(plan, budget)
-            works = self.works[first : first + len(plan.operators)]
             own = place if not number else dataclasses.replace(place, step_s=0.0)
-            models.append(model_of(plan, works, budget, own, choices[plan]))
+            of_plan = changes.works[first : first + len(plan.operators)]
+            model = model_of(plan, of_plan, budget, own, choices[plan])
+            read_bytes = model.read_bytes * changes.reads.get(plan, 1.0)
+            models.append(dataclasses.replace(model, read_bytes=read_bytes))
             first += len(plan.operators)
         return foresee(models, place, bounded=bounded), resources.budget.limit_bytes
 

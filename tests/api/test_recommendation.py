@@ -8,11 +8,12 @@ import pytest
 
 import dml
 from dml import Dataset
-from dml.api import recommendation, what_if
+from dml.api import recommendation, run_telemetry, what_if
 from dml.api.recommendation import Recommendations
 from dml.events import Event, OperatorTotals, RunFinished, RunStarted, Tuned, Waits
 from dml.exec.delivery.prefetch_depth import Variation
 from dml.optimize.phases import optimize
+from dml.profile import Speed
 from tests.exec.delivery.shelves import drawn, even, lognormal, simulated
 
 ROWS = 640
@@ -20,8 +21,10 @@ OFF: dict[str, Any] = {"telemetry_dir": "off", "num_workers": 2}
 
 
 @pytest.fixture(autouse=True)
-def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def _usual_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cores of the usual speed: a busy machine would measure another one."""
     monkeypatch.setattr(what_if, "cores", lambda: 2)
+    monkeypatch.setitem(run_telemetry._SPEEDS, "None", Speed())
 
 
 def f(row: dict[str, Any]) -> dict[str, Any]:

@@ -453,3 +453,79 @@ def test_more_workers_are_foreseen_to_be_faster(tmp_path: Path) -> None:
     assert foreseen == sorted(foreseen, reverse=True)
     assert foreseen[0] > 2 * foreseen[1]
     assert foreseen[1] > 2 * foreseen[2]
+
+
+def joined(tmp_path: Path) -> Dataset:
+    """Rows of a file with the results of ``first`` beside them, joined before ``second``."""
+    write(tmp_path, {"id": list(range(ROWS))})
+
+    def first(row: dict[str, Any]) -> dict[str, Any]:
+        return {"id": row["id"], "y": len(str(row))}
+
+    def second(row: dict[str, Any]) -> dict[str, Any]:
+        return {"id": row["id"], "y": len(str(row))}
+
+    types = {"id": "int64", "y": "int64"}
+    beside = dml.range(ROWS).map(first, schema=types)
+    ds = dml.read_parquet(tmp_path / "a.parquet").join(beside, on="id")
+    return ds.map(second, schema=types).batch(4).with_options(**OFF)
+
+
+def write(folder: Path, columns: dict[str, list[int]]) -> None:
+    pq.write_table(pa.table(columns), folder / "a.parquet", row_group_size=8)
+
+
+@pytest.mark.parametrize("name", ["first", "after:Join", "join", "second", "batch"])
+def test_what_is_cached_takes_no_time(name: str, tmp_path: Path) -> None:
+    """It is as if all that makes it were free."""
+    ds = joined(tmp_path)
+    order = ["Range", "first", "ParquetSource", "Join", "second", "batch"]
+    below = {"first": order[:2], "after:Join": order[:4], "join": order[:4], "second": order[:5]}
+    free = dict.fromkeys(below.get(name, order), 0.0)
+    cached = ds.what_if(cache=name).seconds
+    assert cached == ds.what_if(cost=free).seconds < ds.what_if(cost={"first": 50}).seconds
+
+
+def test_as_much_is_cached_as_fits(tmp_path: Path) -> None:
+    def long(row: dict[str, Any]) -> dict[str, Any]:
+        return {"x": np.zeros(1 << 20, "u1") + row["id"]}
+
+    ds = dml.range(64).map(long, schema={"x": f"u1[{1 << 20}]"}).with_options(**OFF)
+    seconds = [
+        ds.what_if(cache="long", memory=memory, cost={"long": 100.0}).seconds
+        for memory in ("4GiB", "64MiB", "32MiB")
+    ]
+    assert seconds[0] < seconds[1] < seconds[2]
+
+
+def test_cached_rows_are_not_read_from_storage(tmp_path: Path) -> None:
+    write(tmp_path, {"id": np.random.default_rng(0).integers(0, 1 << 60, 4096).tolist()})
+    ds = dml.read_parquet(tmp_path / "a.parquet").map(slow).with_options(**OFF)
+    slow_storage = ds.what_if(storage_gbps=1e-4)
+    assert slow_storage.then.kind == "storage"
+    assert ds.what_if(storage_gbps=1e-4, cache="slow").seconds < slow_storage.seconds / 5
+
+
+@pytest.mark.parametrize("times", [0.5, 2.0, 8.0])
+def test_an_operator_can_take_more_or_less_time(times: float, tmp_path: Path) -> None:
+    ds = of(slept, tmp_path)
+    list(ds)
+    assert ds.what_if(cost={"slept": times}, step_s=0).seconds == pytest.approx(
+        times * ds.what_if(step_s=0).seconds, rel=0.15
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ({"cache": "decode"}, "what_if(cache='slow')"),
+        ({"cost": {"decode": 2}}, "what_if(cost={'slow': 0.5})"),
+        ({"cost": {"slow": -1}}, "what_if(cost={'slow': 1})"),
+        ({"cache": 3}, "what_if(cache='decode')"),
+        ({"cost": 0.5}, "cost={'decode': 0.5}"),
+    ],
+)
+def test_what_names_no_operator_is_refused(asked: dict[str, Any], text: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        dml.range(4).map(slow).what_if(**asked)
+    assert text in str(caught.value)

@@ -19,6 +19,7 @@ from dml.expr.facts import Needs, ResumeCost, Rows
 from dml.expr.flow import pass_over
 from dml.expr.node import Node, op
 from dml.expr.user_call import UserFunction, blamed, each, raised
+from dml.kernels.rows.ids import U64, LateIds, RowIds
 from dml.ops.merge.merge import MOST_ROWS, Portion, same
 from dml.ops.merge.turns import TurnInput, count_complete_turns, in_turns
 from dml.udfs.calling import python_rows as convert
@@ -392,8 +393,8 @@ class _Cycle:
     def _of(self, block: Block, slot: _Slot) -> Block:
         """Return ``block``, rows of the pipeline in ``slot``, with their ids in the output."""
         self._agreed(block, slot.of.number)
-        parents = slot.of.row.ids.take(np.zeros(block.n, dtype=np.intp))
-        ids = parents.derive(*block.ids.arrays()).derive(CYCLE + self.node.level, 0)
+        made = partial(_ids_in_pipeline, slot.of.row.ids, block.ids, CYCLE + self.node.level)
+        ids = LateIds(block.n, made)
         return dataclasses.replace(block, ids=ids, rows=None)
 
     def _agreed(self, block: Block, number: int) -> None:
@@ -438,3 +439,9 @@ class _Cycle:
 
 def _same(flow: Flow) -> Flow:
     return flow
+
+
+def _ids_in_pipeline(row: RowIds, within: RowIds, key: int) -> tuple[U64, U64]:
+    """Return the ids, in the output, of rows with the ids ``within`` the pipeline of one row."""
+    parents = row.take(np.zeros(within.count, dtype=np.intp))
+    return parents.derive(*within.arrays()).derive(key, 0).arrays()
