@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from dml.errors import WorkerLostError, worded
 from dml.exec.memory.memory_meter import descendants, end_session
@@ -91,6 +91,14 @@ class ChildProcess:
             raise OSError("somebody had stopped it, and it did not go on")
         return found
 
+    def receive(self) -> Any:
+        """Receive a message; raise OSError if the process stays suspended in the middle of it."""
+        return self.channel.receive(self._await_part)
+
+    def _await_part(self) -> None:
+        while not self.channel.heard(HEARD_S):
+            self.halted(HEARD_S)
+
     def ended(self, seconds: float) -> int:
         """Wait up to ``seconds`` for the process, then kill it; return its exit code."""
         try:
@@ -159,7 +167,7 @@ class Worker(ChildProcess):
             self.number += 1
             self.channel.send(dataclasses.replace(order, number=self.number))
             self._await(unwanted)
-            number, answer = self.channel.receive(self._await_rest)
+            number, answer = self.receive()
         except (EOFError, OSError) as error:
             raise self._lost(error) from error
         if number != self.number:
@@ -183,11 +191,6 @@ class Worker(ChildProcess):
                 self.place = self.note.read()
                 self.process.kill()
                 raise StuckError
-
-    def _await_rest(self) -> None:
-        """Wait for the next part of an answer, unless the worker stays suspended."""
-        while not self.channel.heard(HEARD_S):
-            self.halted(HEARD_S)
 
     def forget(self, name: str) -> bool:
         """Tell the worker to release the run ``name``; return False if the process is gone."""

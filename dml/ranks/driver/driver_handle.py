@@ -153,7 +153,7 @@ class DriverProcess(ChildProcess):
 
     def _heed(self, over: Aside) -> None:
         self.whole = False
-        kind, value, _, told = self.channel.receive()
+        kind, value, _, told = self.receive()
         self.whole = True
         self.untold += told
         if kind == "over":
@@ -337,7 +337,7 @@ class Aside:
             while not driver.channel.heard(LOOK_S):
                 if not driver.halted(LOOK_S):
                     driver.ask("told", within=LOOK_S)
-            kind, value, head, told = driver.channel.receive()
+            kind, value, head, told = driver.receive()
         except (EOFError, OSError) as error:
             raise driver.failed(error) from error
         driver.whole = True

@@ -257,6 +257,23 @@ def test_a_stopped_driver_is_an_error(numbers: Dataset, monkeypatch: pytest.Monk
     assert "failed" in str(it.stats())
 
 
+def test_a_driver_may_be_stopped_in_the_middle_of_a_message(
+    numbers: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_pool, "STOPPED_S", 0.5)
+    monkeypatch.setattr(worker_pool, "HEARD_S", 0.1)
+    it = iter(afar(numbers.batch(5), prefetch=0))
+    next(it)
+    driver = driver_of(it)
+    os.kill(driver.process.pid, signal.SIGSTOP)
+    ours, theirs = socket.socketpair()
+    theirs.send(channel.HEAD.pack(100, 0, 0))  # and nothing follows
+    driver.channel.close()
+    driver.channel = channel.Channel(ours)
+    with theirs, pytest.raises(WorkerLostError, match="did not go on"):
+        next(it)
+
+
 class StopError(Exception):
     pass
 
