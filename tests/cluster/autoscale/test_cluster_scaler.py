@@ -28,7 +28,7 @@ from dml.data.stream_hash import stream_hash
 from dml.errors import PlanError
 from dml.exec.delivery.iterator import Elements
 from dml.exec.scheduler.policy import Demand
-from tests.cluster.dask_cases import UNCLOSED, cluster, eventually, rows_folder, written
+from tests.cluster.dask_cases import SOON_S, UNCLOSED, cluster, eventually, rows_folder, written
 
 pytestmark = UNCLOSED
 folder = rows_folder
@@ -63,7 +63,7 @@ def while_scaled(it: Elements, asked: dict[int, int]) -> Iterator[Any]:
         if number in asked and scaling_of(it).going:
             (crew,) = scaling_of(it).crews
             staff = Staff.of(crew.hub)
-            staff.follow(asked[number], [crew], 20.0)
+            staff.follow(asked[number], [crew], SOON_S)
             settle(staff)
             assert staff.count == asked[number] or not scaling_of(it).going
 
@@ -150,7 +150,7 @@ def test_what_lies_on_a_worker_that_goes_is_delivered(tmp_path: Path) -> None:
         (crew,) = scaling_of(it).crews
         staff = Staff.of(crew.hub)
         assert eventually(lambda: len(crew.loop.stored) >= 15)  # all made, and nearly all there
-        staff.follow(1, [crew], 20.0)
+        staff.follow(1, [crew], SOON_S)
         settle(staff)
         assert (staff.count, len(made.scheduler.workers), len(made.workers)) == (1, 1, 1)
         got += it
