@@ -407,12 +407,22 @@ def _check(state: Any) -> None:
             why=f"it is a {type(state).__name__} without the keys of one, or of another version",
             try_="pass what state_dict() of a rank returned",
         )
-    if sealed(state)["check"] != state["check"]:
+    if sealed(state)["check"] != state["check"] or not _possible(**state):
         raise ResumeMismatchError(
             "the saved state is damaged",
-            why="its contents do not give the check sum that was saved with them",
+            why="its contents do not give the check sum that was saved with them, or no ranks have"
+            " ever been at such a place",
             try_="restore an older state; states are not meant to be edited",
         )
+
+
+def _possible(epoch: Any, at: Any, skip: Any, run: Any, **_: Any) -> bool:
+    """Return True if the fields of a state have the right types, and its numbers fit together.
+
+    The ranks have taken ``at`` elements, the last ``skip`` of them after the position of the run.
+    """
+    counts = all(type(each) is int and each >= 0 for each in (epoch, at, skip))
+    return counts and skip <= at and isinstance(run, dict) and run.get("epoch") == epoch
 
 
 def _agree(state: dict[str, Any], other: dict[str, Any]) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from dml.errors import PlanError, ResumeMismatchError
+from dml.exec.delivery.checkpoint import sealed
 from dml.ranks.streaming_split import RankShare
 from tests.ranks.test_streaming_split import ids, numbers, saved, shares
 
@@ -67,6 +69,26 @@ def test_what_is_no_state_of_this_split_is_refused() -> None:
     next(started[0])
     with pytest.raises(PlanError, match="cannot go on from a state now"):
         started[1].load_state_dict(saved(shares(ds.epoch(7), 2)[0]))
+
+
+NOTHING: tuple[Any, ...] = (None, True, -1, -2, 1.5, "1", [1], {}, 10**30)
+
+
+@pytest.mark.parametrize("field", ["split", "epoch", "at", "skip", "run"])
+@pytest.mark.parametrize("value", NOTHING, ids=repr)
+def test_a_changed_state_with_a_right_seal_is_refused(field: str, value: Any) -> None:
+    """Or it is of the place that it names: the elements taken do not tell where a run stands."""
+    ds = numbers(40).epoch(0)
+    its = shares(ds, 2)
+    next(its[0])
+    changed = {**saved(its[0]), field: value}
+    del changed["check"]
+    state = sealed(changed)
+    if (field, value) in [("split", True), ("at", 10**30)]:
+        assert [ids(each) for each in shares(ds, 2, state)] == [ids(ds)[2::2], ids(ds)[3::2]]
+        return
+    with pytest.raises(ResumeMismatchError):
+        shares(ds, 2, state)
 
 
 @pytest.mark.law
