@@ -91,13 +91,18 @@ class ChildProcess:
             raise OSError("somebody had stopped it, and it did not go on")
         return found
 
-    def receive(self) -> Any:
-        """Receive a message; raise OSError if the process stays suspended in the middle of it."""
-        return self.channel.receive(self._await_part)
+    def receive(self, channel: Channel | None = None) -> Any:
+        """Receive a message, on ``channel`` if it is not that of messages.
 
-    def _await_part(self) -> None:
-        while not self.channel.heard(HEARD_S):
-            self.halted(HEARD_S)
+        Raise OSError if the process stays suspended in the middle of it.
+        """
+        end = channel or self.channel
+
+        def await_part() -> None:
+            while not end.heard(HEARD_S):
+                self.halted(HEARD_S)
+
+        return end.receive(await_part)
 
     def ended(self, seconds: float) -> int:
         """Wait up to ``seconds`` for the process, then kill it; return its exit code."""

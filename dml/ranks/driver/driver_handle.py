@@ -128,7 +128,7 @@ class DriverProcess(ChildProcess):
             self.control.send((self.number, *question))
         found = None
         if self.control.heard(max(0.0, until - time.monotonic())):
-            found = self.control.receive()
+            found = self.receive(self.control)
         self.deaf = False
         return found
 
