@@ -36,7 +36,7 @@ def sleeping(seconds: float, number: int) -> Callable[[Batch], Batch]:
         time.sleep(seconds)
         return batch
 
-    slept.__name__ = f"f{number}"
+    slept.__name__ = slept.__qualname__ = f"f{number}"
     return slept
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -199,6 +200,9 @@ class WhatIfSettings:
         _figure("step_s", self.step_s, least=0)
         _figure("rows_per_s", self.rows_per_s)
         _amounts("resources", self.resources, "{'TPU': 4}")
+        if any(name.upper() == "CPU" for name in self.resources or ()):
+            wanted = "a dict from names to amounts, processors left out"
+            raise _unfit("resources", self.resources, wanted, "{'TPU': 4}")
         _amounts("cost", self.cost, "{'decode': 0.5}")
         if not isinstance(self.cache, str | None):
             raise _unfit("cache", self.cache, "the name of an operator", "cache='decode'")
@@ -232,9 +236,10 @@ def _figure(name: str, value: object, least: float | None = None, example: str =
     """Raise PlanError unless ``value`` is None or a number above 0, or at least ``least``."""
     if value is None:
         return
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    if good and math.isfinite(value) and (value > 0 if least is None else value >= least):  # type: ignore[arg-type, operator]
-        return
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        finite = abs(value) <= sys.float_info.max  # not so for NaN, inf and huge integers
+        if finite and (value > 0 if least is None else value >= least):
+            return
     wanted = "a positive number" if least is None else f"a number of at least {least:g}"
     raise _unfit(name, value, wanted, example or f"{name}=1")
 
@@ -244,8 +249,8 @@ def _amounts(name: str, given: Any, example: str) -> None:
     if not isinstance(given, Mapping | None):
         raise _unfit(name, given, "a dict of amounts", example)
     for key, amount in (given or {}).items():
-        if not isinstance(key, str) or key.upper() in ("", "CPU") or amount is None:
-            wanted = "a dict from names to amounts, processors left out"
+        if not isinstance(key, str) or not key or amount is None:
+            wanted = "a dict from names to amounts"
             raise _unfit(name, given, wanted, example)
         _figure(f"{name}[{key!r}]", amount, 0, f"{name}={{{key!r}: 1}}")
 

@@ -521,11 +521,22 @@ def test_an_operator_can_take_more_or_less_time(times: float, tmp_path: Path) ->
         ({"cache": "decode"}, "what_if(cache='slow')"),
         ({"cost": {"decode": 2}}, "what_if(cost={'slow': 0.5})"),
         ({"cost": {"slow": -1}}, "what_if(cost={'slow': 1})"),
+        ({"cost": {"slow": 10**400}}, "what_if(cost={'slow': 1})"),
         ({"cache": 3}, "what_if(cache='decode')"),
         ({"cost": 0.5}, "cost={'decode': 0.5}"),
     ],
 )
-def test_what_names_no_operator_is_refused(asked: dict[str, Any], text: str) -> None:
+def test_what_is_no_factor_of_an_operator_is_refused(asked: dict[str, Any], text: str) -> None:
     with pytest.raises(PlanError) as caught:
         dml.range(4).map(slow).what_if(**asked)
     assert text in str(caught.value)
+
+
+def test_a_function_may_be_called_like_a_resource() -> None:
+    def cpu(row: dict[str, Any]) -> dict[str, Any]:
+        return {"x": len(str(row))}
+
+    ds = dml.range(4).map(cpu)
+    assert ds.what_if(cost={"cpu": 1000.0}).seconds > ds.what_if().seconds
+    with pytest.raises(PlanError, match="processors left out"):
+        ds.what_if(resources={"cpu": 4})

@@ -96,7 +96,7 @@ class ChildProcess:
 
         Raise OSError if the process stays suspended in the middle of it.
         """
-        end = channel or self.channel
+        end, self.stood_s = channel or self.channel, 0.0
 
         def await_part() -> None:
             while not end.heard(HEARD_S):

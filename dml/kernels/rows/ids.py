@@ -210,8 +210,9 @@ class LateIds(RowIds):
     values that it refers to occupy ``row_bytes`` bytes per row.
     """
 
-    __slots__ = ("_made", "_make", "_row_bytes")
+    __slots__ = ("_made", "_make", "_part", "_row_bytes")
     _row_bytes: int
+    _part: tuple[LateIds, int] | None  # other ids whose rows these are, from a row on
     _make: Callable[[], tuple[U64, U64]] | None
     _made: tuple[U64, U64] | None
 
@@ -222,6 +223,7 @@ class LateIds(RowIds):
         object.__setattr__(self, "count", count)
         object.__setattr__(self, "_make", make)
         object.__setattr__(self, "_made", None)
+        object.__setattr__(self, "_part", None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RowIds, (self.count, *self.arrays())
@@ -233,6 +235,7 @@ class LateIds(RowIds):
             made = make()
             object.__setattr__(self, "_made", made)
             object.__setattr__(self, "_make", None)
+            object.__setattr__(self, "_part", None)
         return made or self.arrays()  # (another thread has computed them since ``_made`` was read)
 
     @property
@@ -263,10 +266,16 @@ class LateIds(RowIds):
         return LateIds(len(index), partial(_picked, self, index))
 
     def slice(self, start: int, stop: int) -> RowIds:
-        """Return the ids of rows ``start`` to ``stop``, computed on first access."""
+        """Return the ids of rows ``start`` to ``stop``, computed on first access.
+
+        Slices of slices do not refer to one another: a block may be cut into a thousand rows.
+        """
         start, stop, _ = slice(start, stop).indices(self.count)
         stop = max(start, stop)
-        return LateIds(stop - start, partial(_picked, self, slice(start, stop)))
+        whole, first = self._part or (self, 0)
+        found = LateIds(stop - start, partial(_picked, whole, slice(first + start, first + stop)))
+        object.__setattr__(found, "_part", (whole, first + start))
+        return found
 
 
 def _joined(parts: Sequence[RowIds]) -> tuple[U64, U64]:

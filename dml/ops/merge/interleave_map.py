@@ -393,8 +393,12 @@ class _Cycle:
     def _of(self, block: Block, slot: _Slot) -> Block:
         """Return ``block``, rows of the pipeline in ``slot``, with their ids in the output."""
         self._agreed(block, slot.of.number)
-        made = partial(_ids_in_pipeline, slot.of.row.ids, block.ids, CYCLE + self.node.level)
-        ids = LateIds(block.n, made)
+        made = partial(
+            _ids_in_pipeline, slot.of.row.ids.arrays(), block.ids, CYCLE + self.node.level
+        )
+        # others may hold more than these rows, or a long chain of ids that were not read either
+        late = isinstance(block.ids.lo, int) and block.ids.sel is None
+        ids = LateIds(block.n, made) if late else RowIds.of_arrays(*made())
         return dataclasses.replace(block, ids=ids, rows=None)
 
     def _agreed(self, block: Block, number: int) -> None:
@@ -441,7 +445,7 @@ def _same(flow: Flow) -> Flow:
     return flow
 
 
-def _ids_in_pipeline(row: RowIds, within: RowIds, key: int) -> tuple[U64, U64]:
+def _ids_in_pipeline(row: tuple[U64, U64], within: RowIds, key: int) -> tuple[U64, U64]:
     """Return the ids, in the output, of rows with the ids ``within`` the pipeline of one row."""
-    parents = row.take(np.zeros(within.count, dtype=np.intp))
-    return parents.derive(*within.arrays()).derive(key, 0).arrays()
+    high, low = (np.repeat(half, within.count) for half in row)
+    return RowIds.of_arrays(high, low).derive(*within.arrays()).derive(key, 0).arrays()

@@ -46,7 +46,7 @@ def kept(plan: Plan, works: Sequence[ModelWork], name: str, memory_bytes: int) -
     rows are cached as ``cache()`` keeps of ``memory_bytes``: the operator and those below it work
     for the other rows only. Raise PlanError if there is no such operator.
     """
-    found = _named(plan, name.removeprefix(AFTER).strip(), "cache={!r}")
+    found = _named(plan, name.removeprefix(AFTER), "cache={!r}")
     owner = found[0][1]
     top = max(i for i, each in found if each is owner)
     left = 1 - min(1.0, KEPT_SHARE * memory_bytes / max(works[top].bytes_out, 1.0))

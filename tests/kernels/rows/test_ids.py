@@ -163,3 +163,23 @@ def test_ids_are_written_out_when_somebody_looks() -> None:
     assert [each.tolist() for each in late.arrays()] == [list(range(9)), list(range(0, 27, 3))]
     assert looked == [1]
     assert late.slice(3, 1).arrays()[0].tolist() == []
+
+
+@given(st.integers(1, 40), st.data())
+def test_slices_of_late_ids_are_slices(count: int, data: st.DataObject) -> None:
+    wanted = whole = np.arange(count, dtype=np.uint64)
+    late: RowIds = LateIds(count, lambda: (whole + np.uint64(7), whole))
+    for _ in range(data.draw(st.integers(1, 6))):
+        start, stop = sorted(data.draw(st.tuples(*[st.integers(0, late.count)] * 2)))
+        late, wanted = late.slice(start, stop), wanted[start:stop]
+        if data.draw(st.booleans()):
+            assert late.low().tolist() == wanted.tolist()
+    assert late.arrays()[0].tolist() == (wanted + np.uint64(7)).tolist()
+
+
+def test_a_late_block_is_cut_row_by_row() -> None:
+    """As ``interleave`` does with its input; a slice of a slice of a slice would end Python."""
+    late: RowIds = LateIds(5000, lambda: (np.zeros(5000, "u8"), np.arange(5000, dtype="u8")))
+    while late.count > 1:
+        late = late.slice(1, late.count)
+    assert late.low().tolist() == [4999]

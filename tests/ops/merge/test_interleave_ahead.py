@@ -365,3 +365,20 @@ def test_what_it_may_do_at_once_is_shown_and_no_part_of_its_name() -> None:
     two = ds.interleave(counted, num_parallel_calls=2)
     assert "concurrency=2" in two.explain("written")
     assert two.fingerprint() == ds.interleave(counted).fingerprint()
+
+
+@pytest.mark.parametrize("way", [many(2), ONE])
+def test_an_input_in_another_order_may_give_many_empty_pipelines(way: dict[str, Any]) -> None:
+    """Its rows are taken one by one, and none is read before the first row that is not empty."""
+
+    def opened(row: dict[str, Any]) -> dml.Dataset:
+        return dml.range(2 if row["id"] == last else 0)
+
+    def failing_late(_row: dict[str, Any]) -> dict[str, Any]:
+        raise ValueError("late")
+
+    rows = dml.range(800).concat(dml.range(800, 1600)).shuffle(1600).epoch(0)
+    last = list(rows.with_options(**ONE))[1500]["id"]
+    ds = rows.interleave(opened, cycle_length=200).map(failing_late, schema=SCHEMA)
+    with pytest.raises(UDFError, match="late"):
+        list(ds.with_options(**way))
