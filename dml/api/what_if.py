@@ -31,7 +31,7 @@ from dml.optimize.search.dynamic_programme import DriverCosts
 from dml.profile import NOISE, TURNS
 from dml.settings import AUTOTUNE, Auto, Settings, parse_bytes
 from dml.verify.simulate.answer import REACHED, Basis, Outlook, WhatIf, basis_of, outlook_of
-from dml.verify.simulate.changed_work import ChangedWork, kept, scaled
+from dml.verify.simulate.changed_work import changed
 from dml.verify.simulate.forecast import Foreseen, foresee
 from dml.verify.simulate.run_model import GUESS, HISTORY, MEASURED, ModelWork, RunPlace, model_of
 
@@ -363,21 +363,18 @@ class RunForecaster:
 
         If ``bounded``, compute the solver's bound, and raise MemoryContractError as a run would.
         """
-        changed: dict[str, Any] = {"num_workers": workers}
+        options: dict[str, Any] = {"num_workers": workers}
         if asked.memory is not None:
-            changed["memory_limit"] = asked.memory
+            options["memory_limit"] = asked.memory
         if asked.prefetch is not None:
-            changed["prefetch"] = asked.prefetch
-        settings = dataclasses.replace(self.settings, **changed)
+            options["prefetch"] = asked.prefetch
+        settings = dataclasses.replace(self.settings, **options)
         run = arranged(self.made, settings, self.off)
         resources = RunResources.of(run.settings, run.stations.plan)
         place = self._place(run.settings, workers, asked)
         choices = every_choice(run.stations.plan, run.settings, resources, looks=False)
-        works = scaled(run.stations.plan, self.works, asked.cost or {})
-        changes = ChangedWork(works, {})
-        if asked.cache is not None:
-            whole = resources.budget.limit_bytes
-            changes = kept(run.stations.plan, works, asked.cache, whole)
+        whole = resources.budget.limit_bytes
+        changes = changed(run.stations.plan, self.works, asked.cost or {}, asked.cache, whole)
         models, first = [], 0
         for number, plan in enumerate(run.stations.plan.all):
             budget = resources.beside(plan).budget if number else resources.budget
@@ -389,7 +386,7 @@ class RunForecaster:
             read_bytes = model.read_bytes * changes.reads.get(plan, 1.0)
             models.append(dataclasses.replace(model, read_bytes=read_bytes))
             first += len(plan.operators)
-        return foresee(models, place, bounded=bounded), resources.budget.limit_bytes
+        return foresee(models, place, bounded=bounded), whole
 
     def _place(self, settings: Settings, workers: int, asked: WhatIfSettings) -> RunPlace:
         name = settings.executor

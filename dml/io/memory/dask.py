@@ -5,11 +5,15 @@ Dask is not imported here: the caller of ``from_dask`` has already imported it.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
+import queue
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -57,7 +61,7 @@ class ClusterClient:
             distributed.get_worker()
         except ValueError:  # this process is no worker of Dask
             self.client = distributed.Client(address, security=security, set_as_default=False)
-            weakref.finalize(self, self.client.close)
+            weakref.finalize(self, _closing().put, self.client).atexit = False
         else:
             self.client = distributed.get_client(address)
 
@@ -68,6 +72,24 @@ class ClusterClient:
                 future.bind_client(self.client)
         get: Scheduler = self.client.get
         return get
+
+
+@functools.cache
+def _closing() -> queue.SimpleQueue[Any]:
+    """Return a queue whose clients a thread of this process closes.
+
+    No finalizer may close them: garbage is collected anywhere, also while the same thread starts
+    another client, and holds the lock that ``close`` waits for.
+    """
+    unused: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_close_each, args=(unused,), name="dml-dask", daemon=True).start()
+    return unused
+
+
+def _close_each(unused: queue.SimpleQueue[Any]) -> None:
+    while True:
+        with suppress(Exception):  # of a cluster that is gone
+            unused.get().close()
 
 
 def _futures(collection: Any) -> list[Any]:

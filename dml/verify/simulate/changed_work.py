@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dml.errors import PlanError
+from dml.exec.memory.memory_shares import KEPT_SHARE
 from dml.expr.node import Node
 from dml.physical.plan import Plan
 from dml.verify.simulate.run_model import ModelWork
 
 AFTER = "after:"
-KEPT_SHARE = 0.5  # of the memory limit, which `cache()` fills at most
 
 
 class ChangedWork(NamedTuple):
@@ -25,35 +24,40 @@ class ChangedWork(NamedTuple):
     reads: Mapping[Plan, float]
 
 
-def scaled(plan: Plan, works: Sequence[ModelWork], cost: Mapping[str, float]) -> list[ModelWork]:
-    """Return ``works`` of the operators of ``plan.all``, with the time of some multiplied.
+def changed(
+    plan: Plan,
+    works: Sequence[ModelWork],
+    cost: Mapping[str, float],
+    cache: str | None,
+    memory_bytes: int,
+) -> ChangedWork:
+    """Return the work of ``plan`` and its inputs if some operators take more or less time.
 
-    ``cost`` has a factor for each name, which is that of a function or of an operator; all
-    operators of that name change. Raise PlanError if there is none.
+    ``works`` are those of the operators of ``plan.all``. ``cost`` has a factor for each name, which
+    is that of a function or of an operator; all operators of that name change. ``cache`` names one,
+    also as "after:name": the work is then that of a later epoch, with the rows after it cached in
+    memory, as many as ``cache()`` keeps of ``memory_bytes``. Raise PlanError for unknown names.
     """
     made = list(works)
     for name, times in cost.items():
         for i, _ in _named(plan, name, "cost={{{!r}: 0.5}}"):
-            made[i] = _times(made[i], times)
-    return made
+            made[i] = made[i].times(times)
+    if cache is None:
+        return ChangedWork(made, {})
+    return _kept(plan, made, cache.removeprefix(AFTER), memory_bytes)
 
 
-def kept(plan: Plan, works: Sequence[ModelWork], name: str, memory_bytes: int) -> ChangedWork:
-    """Return the work of a later epoch, if the rows after an operator are cached in memory.
-
-    ``works`` are those of the operators of ``plan.all``. ``name`` is that of a function or of an
-    operator, also written "after:name"; of several, the last one of the pipeline counts. As many
-    rows are cached as ``cache()`` keeps of ``memory_bytes``: the operator and those below it work
-    for the other rows only. Raise PlanError if there is no such operator.
-    """
-    found = _named(plan, name.removeprefix(AFTER), "cache={!r}")
+def _kept(plan: Plan, works: list[ModelWork], name: str, memory_bytes: int) -> ChangedWork:
+    """Leave the work for rows that do not fit: of the last operator called ``name``, and below."""
+    found = _named(plan, name, "cache={!r}")
     owner = found[0][1]
     top = max(i for i, each in found if each is owner)
     left = 1 - min(1.0, KEPT_SHARE * memory_bytes / max(works[top].bytes_out, 1.0))
-    made, below = list(works), set(_below(owner, top - _first(plan, owner)))
-    for i, (each, _) in enumerate(_operators(plan)):
-        if each in below and (each is not owner or i <= top):
-            made[i] = _times(made[i], left)
+    below = set(_below(owner, top - _first(plan, owner)))
+    made = [
+        work.times(left) if each in below and (each is not owner or i <= top) else work
+        for i, (work, (each, _)) in enumerate(zip(works, _operators(plan), strict=True))
+    ]
     return ChangedWork(made, dict.fromkeys(below, left))
 
 
@@ -95,12 +99,3 @@ def _names(node: Node) -> tuple[str, ...]:
     """Return the names of an operator: of its function, if it calls one, and of its kind."""
     kind = type(node).__name__
     return (*([] if node.calls is None else [node.calls.name]), kind, kind.lower())
-
-
-def _times(work: ModelWork, times: float) -> ModelWork:
-    return dataclasses.replace(
-        work,
-        seconds=work.seconds * times,
-        cpu_s=work.cpu_s * times,
-        locked_s=work.locked_s * times,
-    )

@@ -60,6 +60,13 @@ class ModelWork:
     basis: str = GUESS
     runs: float = 0.0
 
+    def times(self, factor: float) -> ModelWork:
+        """Return this work, which takes ``factor`` times as long for the same rows."""
+        seconds, cpu_s, locked_s = self.seconds, self.cpu_s, self.locked_s
+        return dataclasses.replace(
+            self, seconds=factor * seconds, cpu_s=factor * cpu_s, locked_s=factor * locked_s
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class RunPlace:

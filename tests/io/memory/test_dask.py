@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,10 +13,11 @@ import pytest
 
 import dml
 from dml.errors import PlanError, SourceError
-from dml.io.memory.dask import from_dask
+from dml.io.memory.dask import ClusterClient, from_dask
 from dml.io.source import Source
 from dml.io.user.user_source import read_datasource
 from dml.testing.source_laws import check_source, units
+from tests.cluster.dask_cases import eventually
 
 dask = pytest.importorskip("dask")
 pandas = pytest.importorskip("pandas")
@@ -176,6 +178,18 @@ def test_what_is_persisted_on_a_cluster_is_read_there(executor: Any) -> None:
         ds = dml.from_dask(collection).map(lambda row: {"text": str(next(iter(row.values())))})
         ds = ds.with_options(executor=executor, num_workers=1, telemetry_dir="off")
         assert [row["text"] for row in ds] == list(map(str, want))
+
+
+@pytest.mark.cluster
+def test_garbage_closes_no_client_while_another_one_starts(client: Any) -> None:
+    """Or the thread in which garbage is collected would wait for itself."""
+    utils = pytest.importorskip("distributed.utils")
+    copied = pickle.loads(pickle.dumps(ClusterClient(client)))
+    inner = copied.client
+    with utils.LoopRunner._lock:  # held while a client starts
+        del copied
+        assert inner.status == "running"
+    assert eventually(lambda: inner.status == "closed")
 
 
 @pytest.mark.cluster
