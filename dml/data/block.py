@@ -8,7 +8,6 @@ wherever no mask has to be packed.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -16,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.data import buffer_ownership
-from dml.data.layouts import usual_column
+from dml.data.layouts import array_bytes, usual_column, value_bytes
 from dml.data.schema import Schema, code_of, shape_of
 from dml.kernels.rows.ids import RowIds
 from dml.kernels.vec import Vec, elements, validity
@@ -205,35 +204,12 @@ def length(values: Values) -> int:
 def column_bytes(values: Values) -> int:
     """Return the bytes of one column; of a slice, those of the sliced elements only."""
     if not isinstance(values, Vec):
-        return int(values.nbytes)
+        return array_bytes(values)
     return values.values.nbytes + (0 if values.valid is None else values.valid.nbytes)
 
 
 def _weight(values: Values) -> int:
-    if isinstance(values, Vec):
-        return int(values.values.nbytes)
-    if pa.types.is_nested(values.type):
-        return math.ceil(_nested(values))
-    packed = (values.offset % 8 + len(values) + 7) // 8
-    return int(values.nbytes - (packed if values.buffers()[0] is not None else 0))
-
-
-def _nested(array: pa.Array) -> float:
-    """Return the bytes of nested values without any validity masks, however deep."""
-    kind = array.type
-    if pa.types.is_struct(kind):
-        return sum(_nested(array.field(place)) for place in range(kind.num_fields))
-    if pa.types.is_fixed_size_list(kind):
-        size = kind.list_size
-        return _nested(array.values.slice(array.offset * size, len(array) * size))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
-        offsets = array.offsets
-        first, last = offsets[0].as_py(), offsets[-1].as_py()
-        width = 8 if pa.types.is_large_list(kind) else 4
-        return width * len(array) + _nested(array.values.slice(first, last - first))
-    if pa.types.is_boolean(kind):
-        return len(array) / 8
-    return float(_weight(array))
+    return int(values.values.nbytes) if isinstance(values, Vec) else value_bytes(values)
 
 
 def from_arrow(array: pa.Array) -> Values:

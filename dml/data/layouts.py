@@ -1,7 +1,14 @@
-"""Arrow data is converted to the layouts that blocks use: no views, no encodings."""
+"""Arrow data is converted to the layouts that blocks use: no views, no encodings.
+
+Sizes of arrays are read off their buffers, while Python's lock is held. ``pyarrow.Array.nbytes``
+gives up the lock to add a few integers; where many threads run short pieces of Python, each of them
+then waits for all others.
+"""
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
@@ -23,6 +30,17 @@ TEXT_LAYOUTS: dict[pa.DataType, pa.DataType] = {
 FEW, MOST_TEXT = 64, 2**31 - 1
 TEXTS = (pa.string(), pa.binary())
 ALL_TEXTS = (*TEXTS, pa.large_string(), pa.large_binary())
+OFFSETS = {4: struct.Struct("=i"), 8: struct.Struct("=q")}
+# Bytes of one offset, where an array has offsets; texts and bytes follow each other, unlike lists.
+WIDTHS = {
+    pa.ListArray: 4,
+    pa.MapArray: 4,
+    pa.LargeListArray: 8,
+    pa.StringArray: 4,
+    pa.BinaryArray: 4,
+    pa.LargeStringArray: 8,
+    pa.LargeBinaryArray: 8,
+}
 
 
 @lru_cache(maxsize=1024)
@@ -154,3 +172,58 @@ def texts(column: Sequence[Any], kind: pa.DataType) -> pa.Array:
         return pa.array(column, type=kind)
     buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(values))]
     return pa.Array.from_buffers(kind, len(column), buffers)
+
+
+def array_bytes(array: pa.Array) -> int:
+    """Return ``array.nbytes``, to a byte for each mask: of a slice, the sliced elements' bytes."""
+    return math.ceil(_bytes(array, 0, len(array), masks=True))
+
+
+def value_bytes(array: pa.Array) -> int:
+    """Return the bytes of the values without any validity masks, however deep, rounded up.
+
+    Equal values have as many bytes, whether their array has masks or not, and wherever it begins.
+    """
+    return math.ceil(_bytes(array, 0, len(array), masks=False))
+
+
+def _bytes(array: Any, start: int, stop: int, *, masks: bool) -> float:
+    """Return the bytes of elements ``start`` to ``stop``; without masks a bit is an eighth."""
+    if start == stop:
+        return 0
+    if isinstance(array, pa.ExtensionArray):
+        return _bytes(array.storage, start, stop, masks=masks)
+    buffers = array.buffers()
+    begin, end = array.offset + start, array.offset + stop
+    mask_bytes = _packed(begin, stop - start) if masks and buffers[0] is not None else 0
+    if isinstance(array, pa.StructArray):
+        fields = map(array.field, range(array.type.num_fields))
+        return mask_bytes + sum(_bytes(field, start, stop, masks=masks) for field in fields)
+    if isinstance(array, pa.FixedSizeListArray):
+        size = array.type.list_size
+        return mask_bytes + _bytes(array.values, begin * size, end * size, masks=masks)
+    width = WIDTHS.get(type(array))
+    if width is None:
+        return mask_bytes + _flat(array, start, stop, masks=masks)
+    read = OFFSETS[width].unpack_from
+    (first,), (last,) = read(buffers[1], width * begin), read(buffers[1], width * end)
+    nested = isinstance(array, pa.lib.BaseListArray)
+    inner = _bytes(array.values, first, last, masks=masks) if nested else last - first
+    return mask_bytes + width * (stop - start) + inner
+
+
+def _flat(array: Any, start: int, stop: int, *, masks: bool) -> float:
+    """Return the bytes of elements that are not nested, without their mask."""
+    rows, begin = stop - start, array.offset + start
+    if isinstance(array, pa.lib.NumericArray | pa.FixedSizeBinaryArray):
+        return float(array.type.bit_width // 8 * rows)
+    if isinstance(array, pa.BooleanArray):
+        return _packed(begin, rows) if masks else rows / 8
+    part = array.slice(start, rows)  # of a layout that Arrow alone knows
+    masked = part.buffers()[0] is not None
+    return float(part.nbytes - (_packed(begin, rows) if masked else 0))
+
+
+def _packed(begin: int, rows: int) -> int:
+    """Return the bytes that have the bits of ``rows`` elements from ``begin`` on."""
+    return (begin % 8 + rows + 7) // 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import queue
 import threading
 import time
@@ -37,8 +38,11 @@ class RunQueue:
 
     def _read(self) -> float:
         try:  # the file is not kept open: there may be many threads
-            with open("/proc/thread-self/schedstat", "rb") as file:
-                return int(file.read().split()[1]) * 1e-9
+            file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+            try:
+                return int(os.read(file, 128).split()[1]) * 1e-9
+            finally:
+                os.close(file)
         except (OSError, ValueError, IndexError):
             return 0.0
 

@@ -130,6 +130,16 @@ class SlicePace:
         """Number of rows that take ``SHORT_S`` seconds, the least work that is worth a slice."""
         return int(SHORT_S / max(self.row_s or 0.0, 1e-9))
 
+    def settling_rows(self, missing: int) -> int:
+        """Return the rows of the next slice if ``missing`` rows are needed before any is delivered.
+
+        They are divided among the workers, unless a slice would be shorter than it is worth.
+        """
+        if self.row_s is None or self.cutting.draw is not None:
+            return self.least
+        fitting = self.cutting.most_bytes // max(1.0, self.row_bytes)
+        return max(1, min(self.short_rows, int(fitting), -(-missing // self.least_workers)))
+
     @property
     def slow(self) -> bool:
         """Whether a row takes so long that closing a run stops a slice before its next row."""

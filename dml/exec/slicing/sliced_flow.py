@@ -484,8 +484,8 @@ class SlicedFlow:
         """Take the next rows and give them to a worker, or record the end of the input."""
         rows, gate = self.pace.rows(self._under_way(waited_s)), self._gate()
         if gate is not None:
-            under_way = sum(part.rows for part in self.running.values())
-            rows = min(rows, gate.most_rows(under_way))
+            most = gate.most_rows(sum(part.rows for part in self.running.values()))
+            rows = min(max(rows, self.pace.settling_rows(most)), most)
         elif self._alone:
             rows = min(rows, max(self.asked, self.pace.short_rows))
         elif not self.pace.cutting.ahead:

@@ -36,6 +36,26 @@ def test_slow_rows_are_a_slice_each_and_one_for_each_worker() -> None:
     assert AHEAD_S < 4 * 1.0
 
 
+@pytest.mark.parametrize(
+    ("row_s", "row_bytes", "expected"),
+    [
+        (1e-5, 8, 16),  # an even share for each worker
+        (1e-3, 8, 5),  # five milliseconds of work
+        (0.1, 8, 1),
+        (1e-5, 1 << 20, 4),  # as many bytes as a slice may have
+        (1e-5, 64 << 20, 1),
+    ],
+)
+def test_rows_that_settle_types_are_divided_among_the_workers(
+    row_s: float, row_bytes: int, expected: int
+) -> None:
+    sized = SlicePace(Cutting(4), 4)
+    assert sized.settling_rows(64) == 1  # nothing is known yet
+    sized.measured(1, row_s, row_bytes)
+    assert sized.settling_rows(64) == expected
+    assert sized.settling_rows(2) == 1
+
+
 def spent(seconds: float, cpu_s: float, beside: int, others_s: float = 0.0) -> Spent:
     return Spent(10, seconds, cpu_s, others_s, beside, seconds / beside)
 
