@@ -134,11 +134,13 @@ class SlicePace:
         """Return the rows of the next slice if ``missing`` rows are needed before any is delivered.
 
         They are divided among the workers, unless a slice would be shorter than it is worth.
+        Several workers take slow rows one by one, since these may differ in time.
         """
         if self.row_s is None or self.cutting.draw is not None:
             return self.least
-        fitting = self.cutting.most_bytes // max(1.0, self.row_bytes)
-        return max(1, min(self.short_rows, int(fitting), -(-missing // self.least_workers)))
+        fitting = int(self.cutting.most_bytes // max(1.0, self.row_bytes))
+        each = -(-missing // self.least_workers)
+        return max(1, min(each, fitting, self.short_rows if self.least_workers > 1 else each))
 
     @property
     def slow(self) -> bool:

@@ -56,6 +56,12 @@ def test_rows_that_settle_types_are_divided_among_the_workers(
     assert sized.settling_rows(2) == 1
 
 
+def test_one_worker_settles_types_in_a_slice_however_slow_a_row_is() -> None:
+    sized = SlicePace(Cutting(1), 1)
+    sized.measured(1, 10.0, 8)
+    assert sized.settling_rows(63) == 63
+
+
 def spent(seconds: float, cpu_s: float, beside: int, others_s: float = 0.0) -> Spent:
     return Spent(10, seconds, cpu_s, others_s, beside, seconds / beside)
 
