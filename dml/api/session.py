@@ -42,7 +42,7 @@ from dml.exec.memory.memory_shares import demands_of, in_turn, refuse
 from dml.exec.memory.spill import Spilling
 from dml.exec.scheduler.baseline_policies import FUSED, as_one
 from dml.exec.scheduler.shared_slots import Ledger
-from dml.exec.slicing.slice_sizes import Cutting
+from dml.exec.slicing.slice_sizes import CLUSTER_SHORT_S, SHORT_S, Cutting
 from dml.exec.streams.plan_run import refuse_depth
 from dml.exec.streams.stream import Streaming
 from dml.exec.tasks.null_check import refuse_nulls, warn_of_small_groups
@@ -402,7 +402,12 @@ def _streamed(  # noqa: PLR0917 (a run)
             for plans in plan.beside
         ),
         allowance=allowance,
-        cutting=Cutting(resources.workers, budget.slice_bytes(resources.workers), ahead=not alone),
+        cutting=Cutting(
+            resources.workers,
+            budget.slice_bytes(resources.workers),
+            ahead=not alone,
+            short_s=SHORT_S if cluster is None else CLUSTER_SHORT_S,
+        ),
         choices=choices_of(plan, settings, resources, looks=at.store.looks, samples=samples),
         nested=Nesting(settings, allowance, resources.workers, at.spill, ledger),
         cluster=cluster,

@@ -18,8 +18,9 @@ PER_WORKER, MOST_ROWS, GROWTH = 2, 16384, 4
 PATIENCE_S = 0.02
 # Weight of the newest slice in the mean seconds per row, if the slice was faster than the mean.
 NEWEST = 0.3
-# Seconds of work that are worth a slice, and do not hold the GIL for long.
-SHORT_S = 0.005
+# Seconds of work that are worth a slice, and do not hold the GIL for long; on a cluster, whose
+# scheduler takes several milliseconds of processor time to hand a slice on.
+SHORT_S, CLUSTER_SHORT_S = 0.005, 0.05
 # If rows take at least so many seconds each, closing a run stops a slice between two of them.
 SLOW_S = 0.001
 
@@ -34,12 +35,19 @@ class Cutting:
     most_bytes : most bytes of the rows of one slice, estimated from finished slices
     draw : None, or a function that returns the number of rows of the next slice, for tests
     ahead : False if the consumer's thread runs the functions, only on the rows that it requests
+    short_s : least seconds of work that are worth handing a slice to a worker
     """
 
     workers: int = 2
     most_bytes: int = 4 << 20
     draw: Callable[[], int] | None = None
     ahead: bool = True
+    short_s: float = SHORT_S
+
+    @property
+    def aim_s(self) -> float:
+        """Seconds of work of one slice."""
+        return max(AIM_S, 2 * self.short_s)
 
     @property
     def patience_s(self) -> float:
@@ -85,7 +93,7 @@ class SlicePace:
             return max(1, min(self.cutting.draw(), self.most))
         if self.row_s is None:
             return self.least
-        wanted = int(AIM_S / max(self.row_s, 1e-9))
+        wanted = int(self.cutting.aim_s / max(self.row_s, 1e-9))
         if self.row_bytes:
             wanted = min(wanted, int(self.divided(self.cutting.most_bytes) // self.row_bytes))
         # bounded by the rows delivered so far: for a consumer of few rows, few are computed
@@ -127,8 +135,8 @@ class SlicePace:
 
     @property
     def short_rows(self) -> int:
-        """Number of rows that take ``SHORT_S`` seconds, the least work that is worth a slice."""
-        return int(SHORT_S / max(self.row_s or 0.0, 1e-9))
+        """Number of rows that take ``short_s`` seconds, the least work that is worth a slice."""
+        return int(self.cutting.short_s / max(self.row_s or 0.0, 1e-9))
 
     def settling_rows(self, missing: int) -> int:
         """Return the rows of the next slice if ``missing`` rows are needed before any is delivered.

@@ -56,6 +56,15 @@ def test_rows_that_settle_types_are_divided_among_the_workers(
     assert sized.settling_rows(2) == 1
 
 
+def test_slices_have_more_rows_where_handing_one_on_takes_longer() -> None:
+    near, far = SlicePace(Cutting(4), 4), SlicePace(Cutting(4, short_s=0.05), 4)
+    for sized in (near, far):
+        sized.measured(1, 0.02, 8)
+        sized.handed, sized.last = 1000, 10
+    assert (near.rows(0), far.rows(0)) == (2, 5)
+    assert (near.settling_rows(64), far.settling_rows(64)) == (1, 2)
+
+
 def test_one_worker_settles_types_in_a_slice_however_slow_a_row_is() -> None:
     sized = SlicePace(Cutting(1), 1)
     sized.measured(1, 10.0, 8)
