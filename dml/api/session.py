@@ -402,15 +402,20 @@ def _streamed(  # noqa: PLR0917 (a run)
             for plans in plan.beside
         ),
         allowance=allowance,
-        cutting=Cutting(
-            resources.workers,
-            budget.slice_bytes(resources.workers),
-            ahead=not alone,
-            short_s=SHORT_S if cluster is None else CLUSTER_SHORT_S,
-        ),
+        cutting=_cutting(settings, resources),
         choices=choices_of(plan, settings, resources, looks=at.store.looks, samples=samples),
         nested=Nesting(settings, allowance, resources.workers, at.spill, ledger),
         cluster=cluster,
+    )
+
+
+def _cutting(settings: Settings, resources: RunResources) -> Cutting:
+    """Return how flows are cut into slices for the workers of a run."""
+    return Cutting(
+        resources.workers,
+        resources.budget.slice_bytes(resources.workers),
+        ahead=settings.executor != "sync",
+        short_s=CLUSTER_SHORT_S if settings.executor == "distributed" else SHORT_S,
     )
 
 

@@ -43,10 +43,11 @@ class LanePart(Spent):
 
     ``before`` is the input's position before these rows, ``start`` the index of the first one since
     the flow was opened. An earlier run delivered ``skip`` of their outputs, this run ``given``. A
-    ``loose`` part may be delivered before earlier parts. ``number`` is the number of its task;
-    ``gate`` is the gate where the part stops, or None: the pieces ``waiting`` have reached it, and
-    it has processed the first ``seen`` of them. ``pieces`` await delivery. The task of an
-    ``arrived`` part has ended at its gate; a part that is ``over`` gets no more ``pieces``.
+    ``loose`` part may be delivered before earlier parts. ``number`` is the number of its task,
+    which got ``task_rows`` rows; ``gate`` is the gate where the part stops, or None: the pieces
+    ``waiting`` have reached it, and it has processed the first ``seen`` of them. ``pieces`` await
+    delivery. The task of an ``arrived`` part has ended at its gate; a part that is ``over`` gets no
+    more ``pieces``.
     """
 
     before: Position = dataclasses.field(kw_only=True)
@@ -55,6 +56,7 @@ class LanePart(Spent):
     given: int = 0
     loose: bool = False
     number: int = -1
+    task_rows: int = 0
     gate: Gate | None = None
     seen: int = 0
     pieces: deque[Piece] = dataclasses.field(default_factory=deque)
@@ -420,15 +422,15 @@ class SlicedFlow:
 
     def _wanted(self, waited_s: float) -> bool:
         gate, unfinished = self._gate(), self.feed.unfinished
-        if self._alone:
-            return not unfinished
+        few = unfinished < (1 if self._alone else max(1, self.pace.workers))
         if gate is not None:
-            rows = sum(part.rows for part in self.running.values())
-            few = unfinished < max(1, self.pace.workers)
             if gate.batches and self.running and not self.pace.cutting.ahead:
                 return False
             if gate.batches or waited_s < LONG_S:
-                return few and not self._heavy and gate.wants(rows, len(self.running))
+                light = not self._heavy
+                return few and light and gate.wants(self._unseen(gate), len(self.running))
+        if self._alone:
+            return few
         if len(self.parts) >= PER_WORKER * self.pace.least_workers and self._full:
             return False
         rows = self._under_way(waited_s)
@@ -466,6 +468,14 @@ class SlicedFlow:
             self.gates.pop(0)
         return self.gates[0] if self.gates else None
 
+    def _unseen(self, gate: Gate) -> int:
+        """Return the rows of tasks that end at ``gate``, and whose results it has not all read."""
+        return sum(
+            part.task_rows
+            for part in self.parts
+            if part.gate is gate and not (part.arrived and part.seen == len(part.waiting))
+        )
+
     @property
     def _far(self) -> bool:
         """Whether so many rows are in progress that one slow row may hold up the rest."""
@@ -484,7 +494,7 @@ class SlicedFlow:
         """Take the next rows and give them to a worker, or record the end of the input."""
         rows, gate = self.pace.rows(self._under_way(waited_s)), self._gate()
         if gate is not None:
-            most = gate.most_rows(sum(part.rows for part in self.running.values()))
+            most = gate.most_rows(self._unseen(gate))
             rows = min(max(rows, self.pace.settling_rows(most)), most)
         elif self._alone:
             rows = min(rows, max(self.asked, self.pace.short_rows))
@@ -532,7 +542,7 @@ class SlicedFlow:
     ) -> None:
         """Let a worker run ``pieces`` from operator ``begin`` to the next with unsettled types."""
         gate = self._gate()
-        part.gate = gate
+        part.gate, part.task_rows = gate, self._count(pieces)
         end = len(self.lane.nodes) if gate is None else gate.index + 1
         target_bytes = self.pace.divided(self.job.sizes.target_bytes)
         task = Slice(pieces, begin, end, gate is not None, self.pace.slow, first, target_bytes)
