@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
+import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -54,6 +55,8 @@ WORDS: dict[Any, pa.DataType] = {
 
 # A tensor type as text: the type of its elements, and its axes.
 TENSOR = re.compile(r"(\w+)\[((?:\d+|\?)(?: ?, ?(?:\d+|\?))*)\]")
+# A list type as text, also as Arrow prints it.
+LIST = re.compile(r"list<(?:\w+: )?(.+)>")
 
 
 def code_of(kind: pa.DataType) -> str:
@@ -95,10 +98,24 @@ def _tensor_type(kind: pa.DataType, axes: str, *, batched: bool) -> pa.DataType:
     return Padded(pa.list_(kind), fill=0, width=None) if batched else pa.list_(kind)
 
 
+def _list_type(word: object) -> pa.DataType | None:
+    """Return the type of ``list<int64>`` or ``list[int]``, at any depth; None for other words."""
+    if isinstance(word, types.GenericAlias) and word.__origin__ is list:
+        each = data_type(word.__args__[0])
+    elif isinstance(word, str) and (found := LIST.fullmatch(word)):
+        each = data_type(found[1])
+    else:
+        return None
+    if isinstance(each, pa.BaseExtensionType):
+        raise TypeError("lists have no tensors")
+    return pa.list_(each)
+
+
 def data_type(word: object, *, batched: bool = False) -> pa.DataType:
     """Return the Arrow type that a user means by an Arrow type, NumPy dtype, Python type or text.
 
     Alternative layouts of the same values, such as views or dictionaries, become the usual layout.
+    Lists are ``list<string>`` or ``list[str]``, also of lists.
     Tensors are written as they are printed, ``f4[224,224,3]``, with ``?`` for axes of any length;
     ``batched`` tensors come as one array per batch, whose rows have one shape. Raise SchemaError
     for anything else.
@@ -112,16 +129,18 @@ def data_type(word: object, *, batched: bool = False) -> pa.DataType:
             kind = data_type(found[1])
             if kind in CODES:
                 return _tensor_type(kind, found[2], batched=batched)
+        if (listed := _list_type(word)) is not None:
+            return listed
         if isinstance(word, str) and (known := _by_alias(word)) is not None:
             return usual_type(known)
         # NumPy itself takes None for float64
         return pa.from_numpy_dtype(np.dtype("V" if word is None else word))  # type: ignore[call-overload]
-    except (TypeError, ValueError, OverflowError, pa.ArrowNotImplementedError):
+    except (SchemaError, TypeError, ValueError, OverflowError, pa.ArrowNotImplementedError):
         raise SchemaError(
             f"{word!r} is not a type",
             why="neither Arrow nor NumPy knows it",
-            try_="a word such as 'float32', 'int64', 'string', a NumPy dtype, or an Arrow type "
-            "such as pyarrow.decimal128(12, 2) or pyarrow.list_(pyarrow.int64())",
+            try_="a word such as 'float32', 'int64', 'string' or 'list<string>', a NumPy dtype, or "
+            "an Arrow type such as pyarrow.decimal128(12, 2)",
         ) from None
 
 

@@ -39,6 +39,12 @@ from dml.errors import SchemaError
         (str, pa.string()),
         ("M8[us]", pa.timestamp("us")),
         (pa.date32(), pa.date32()),
+        ("i8[?]", pa.list_(pa.int64())),
+        ("list<i8>", pa.list_(pa.int64())),
+        ("list<string>", pa.list_(pa.string())),
+        (list[str], pa.list_(pa.string())),
+        (list[list[float]], pa.list_(pa.list_(pa.float64()))),
+        (str(pa.list_(pa.list_(pa.int8()))), pa.list_(pa.list_(pa.int8()))),
     ],
 )
 def test_words(word: Any, kind: pa.DataType) -> None:
@@ -51,6 +57,7 @@ def test_words(word: Any, kind: pa.DataType) -> None:
         *(None, "no type", {}, [], 3, object, np.dtype("V4"), "c16"),
         # NumPy and Arrow raise a ValueError and an OverflowError for these
         *("decimal128(12, 2)", "f4[99999999999999999999]"),
+        *("list<>", "list<no type>", "list<f4[3]>", "list", list, list[object]),
     ],
 )
 def test_no_words(word: Any) -> None:
