@@ -55,8 +55,7 @@ WORDS: dict[Any, pa.DataType] = {
 
 # A tensor type as text: the type of its elements, and its axes.
 TENSOR = re.compile(r"(\w+)\[((?:\d+|\?)(?: ?, ?(?:\d+|\?))*)\]")
-# A list type as text, also as Arrow prints it.
-LIST = re.compile(r"list<(?:\w+: )?(.+)>")
+LIST = re.compile(r"list<(.+)>")
 
 
 def code_of(kind: pa.DataType) -> str:
@@ -101,11 +100,12 @@ def _tensor_type(kind: pa.DataType, axes: str, *, batched: bool) -> pa.DataType:
 def _list_type(word: object) -> pa.DataType | None:
     """Return the type of ``list<int64>`` or ``list[int]``, at any depth; None for other words."""
     if isinstance(word, types.GenericAlias) and word.__origin__ is list:
-        each = data_type(word.__args__[0])
+        (element,) = word.__args__
     elif isinstance(word, str) and (found := LIST.fullmatch(word)):
-        each = data_type(found[1])
+        element = found[1]
     else:
         return None
+    each = data_type(element)
     if isinstance(each, pa.BaseExtensionType):
         raise TypeError("lists have no tensors")
     return pa.list_(each)

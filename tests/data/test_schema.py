@@ -44,7 +44,7 @@ from dml.errors import SchemaError
         ("list<string>", pa.list_(pa.string())),
         (list[str], pa.list_(pa.string())),
         (list[list[float]], pa.list_(pa.list_(pa.float64()))),
-        (str(pa.list_(pa.list_(pa.int8()))), pa.list_(pa.list_(pa.int8()))),
+        ("list<list<int8>>", pa.list_(pa.list_(pa.int8()))),
     ],
 )
 def test_words(word: Any, kind: pa.DataType) -> None:
@@ -58,6 +58,7 @@ def test_words(word: Any, kind: pa.DataType) -> None:
         # NumPy and Arrow raise a ValueError and an OverflowError for these
         *("decimal128(12, 2)", "f4[99999999999999999999]"),
         *("list<>", "list<no type>", "list<f4[3]>", "list", list, list[object]),
+        *(list[int, str], "list<item: float>"),  # type: ignore[misc]
     ],
 )
 def test_no_words(word: Any) -> None:

@@ -1,7 +1,8 @@
 """Choose how many rows of a flow make one slice, and how many slices may be in progress.
 
 Sizes are chosen for a fixed time of work per slice, from measurements of this run. The first slices
-have one row each, so that the first results come early. The sizes never change the output.
+have one row each, so that the first results come early; those after them may have more, as the rows
+that settle types are delivered together. The sizes never change the output.
 """
 
 from __future__ import annotations
@@ -138,17 +139,20 @@ class SlicePace:
         """Number of rows that take ``short_s`` seconds, the least work that is worth a slice."""
         return int(self.cutting.short_s / max(self.row_s or 0.0, 1e-9))
 
-    def settling_rows(self, missing: int) -> int:
+    def settling_rows(self, missing: int, under_way: int) -> int:
         """Return the rows of the next slice if ``missing`` rows are needed before any is delivered.
 
         They are divided among the workers, unless a slice would be shorter than it is worth.
         Several workers take slow rows one by one, since these may differ in time.
         """
         if self.row_s is None or self.cutting.draw is not None:
-            return self.least
+            return min(self.rows(under_way), missing)
+        seconds = self.cutting.short_s if self.least_workers > 1 else AHEAD_S
+        timely = int(seconds / max(self.row_s, 1e-9))
         fitting = int(self.cutting.most_bytes // max(1.0, self.row_bytes))
-        each = -(-missing // self.least_workers)
-        return max(1, min(each, fitting, self.short_rows if self.least_workers > 1 else each))
+        most = min(self.most, GROWTH * max(1, self.last), -(-missing // self.least_workers))
+        self.last = max(1, min(timely, fitting, most))
+        return self.last
 
     @property
     def slow(self) -> bool:

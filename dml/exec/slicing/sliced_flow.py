@@ -30,11 +30,14 @@ from dml.exec.tasks.error_row import placed_later, traced
 from dml.exec.tasks.job import Job
 from dml.exec.tasks.partition import Piece
 from dml.exec.tasks.skipped_rows import DeferredLosses
+from dml.expr.facts import Rows
 from dml.expr.flow import GatherQuota, Position, untyped
 from dml.physical.lanes import Lane
 
 # Number of rows in progress for each worker at which one slow row may hold up the rest.
 FAR = 64
+# Operators that return at most one row for each.
+AT_MOST_ONE = (Rows.SAME, Rows.FEWER)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -468,6 +471,14 @@ class SlicedFlow:
             self.gates.pop(0)
         return self.gates[0] if self.gates else None
 
+    def _settled_next(self, gate: Gate) -> bool:
+        """Return whether the rows that open ``gate`` are not more than go in, and are delivered.
+
+        Before another gate, results would have to wait for the rest of their slice.
+        """
+        below = self.lane.nodes[: gate.index]
+        return len(self.gates) == 1 and all(node.rows in AT_MOST_ONE for node in below)
+
     def _unseen(self, gate: Gate) -> int:
         """Return the rows of tasks that end at ``gate``, and whose results it has not all read."""
         return sum(
@@ -492,10 +503,13 @@ class SlicedFlow:
 
     def _give(self, waited_s: float) -> None:
         """Take the next rows and give them to a worker, or record the end of the input."""
-        rows, gate = self.pace.rows(self._under_way(waited_s)), self._gate()
+        under_way, gate = self._under_way(waited_s), self._gate()
+        if gate is not None and self._settled_next(gate):
+            rows = self.pace.settling_rows(gate.most_rows(self._unseen(gate)), under_way)
+        else:
+            rows = self.pace.rows(under_way)
         if gate is not None:
-            most = gate.most_rows(self._unseen(gate))
-            rows = min(max(rows, self.pace.settling_rows(most)), most)
+            rows = min(rows, gate.most_rows(self._unseen(gate)))
         elif self._alone:
             rows = min(rows, max(self.asked, self.pace.short_rows))
         elif not self.pace.cutting.ahead:

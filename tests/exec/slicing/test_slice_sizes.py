@@ -39,21 +39,21 @@ def test_slow_rows_are_a_slice_each_and_one_for_each_worker() -> None:
 @pytest.mark.parametrize(
     ("row_s", "row_bytes", "expected"),
     [
-        (1e-5, 8, 16),  # an even share for each worker
-        (1e-3, 8, 5),  # five milliseconds of work
-        (0.1, 8, 1),
-        (1e-5, 1 << 20, 4),  # as many bytes as a slice may have
-        (1e-5, 64 << 20, 1),
+        (1e-5, 8, [4, 16, 16]),  # four times the last, then an even share for each worker
+        (1e-3, 8, [4, 5, 5]),  # five milliseconds of work
+        (0.1, 8, [1, 1, 1]),
+        (1e-5, 1 << 20, [4, 4, 4]),  # as many bytes as a slice may have
+        (1e-5, 64 << 20, [1, 1, 1]),
     ],
 )
 def test_rows_that_settle_types_are_divided_among_the_workers(
-    row_s: float, row_bytes: int, expected: int
+    row_s: float, row_bytes: int, expected: list[int]
 ) -> None:
     sized = SlicePace(Cutting(4), 4)
-    assert sized.settling_rows(64) == 1  # nothing is known yet
+    assert sized.settling_rows(64, 0) == 1  # nothing is known yet
     sized.measured(1, row_s, row_bytes)
-    assert sized.settling_rows(64) == expected
-    assert sized.settling_rows(2) == 1
+    assert [sized.settling_rows(64, 0) for _ in range(3)] == expected
+    assert sized.settling_rows(2, 0) == 1
 
 
 def test_slices_have_more_rows_where_handing_one_on_takes_longer() -> None:
@@ -62,13 +62,13 @@ def test_slices_have_more_rows_where_handing_one_on_takes_longer() -> None:
         sized.measured(1, 0.02, 8)
         sized.handed, sized.last = 1000, 10
     assert (near.rows(0), far.rows(0)) == (2, 5)
-    assert (near.settling_rows(64), far.settling_rows(64)) == (1, 2)
+    assert (near.settling_rows(64, 0), far.settling_rows(64, 0)) == (1, 2)
 
 
-def test_one_worker_settles_types_in_a_slice_however_slow_a_row_is() -> None:
+def test_one_worker_settles_types_in_few_slices() -> None:
     sized = SlicePace(Cutting(1), 1)
-    sized.measured(1, 10.0, 8)
-    assert sized.settling_rows(63) == 63
+    sized.measured(1, 0.02, 8)
+    assert [sized.settling_rows(63, 0) for _ in range(3)] == [4, 10, 10]  # 0.2 s of work at most
 
 
 def spent(seconds: float, cpu_s: float, beside: int, others_s: float = 0.0) -> Spent:

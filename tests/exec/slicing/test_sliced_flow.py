@@ -131,6 +131,30 @@ def test_looking_at_the_first_row_calls_for_the_rows_that_settle_types(
         assert len(noting.keys) <= SETTLING_ROWS
 
 
+def test_no_more_is_computed_where_a_first_row_tells_little_of_the_others() -> None:
+    calls, one_by_one = [0], {"executor": "sync", **OFF}
+
+    def parts(row: Row) -> list[Row]:
+        return [row] * (100 if row["id"] else 0)
+
+    def after(row: Row) -> Row:
+        calls[0] += 1
+        return {"x": len(str(row)) + time.thread_time() * 0}
+
+    many = dml.range(300).flat_map(parts, schema={"id": "int64"}).map(after)
+    assert next(iter(many.with_options(**one_by_one)))
+    assert calls[0] <= 200  # 6,400 if rows of ``after`` were counted as rows of ``parts``
+
+    def large(row: Row) -> Row:
+        calls[0] += 1
+        return {"b": bytes(8 << 20 if row["id"] else 8)}
+
+    calls[0] = 0
+    heavy = dml.range(300).map(large).map(lambda row: {**row, "u": str(time.thread_time())})
+    assert next(iter(heavy.with_options(**one_by_one)))
+    assert calls[0] <= 10  # 64 at once would take half a gigabyte
+
+
 def test_few_rows_are_called_for_who_asks_for_few_and_none_once_it_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
