@@ -474,10 +474,13 @@ class SlicedFlow:
     def _settled_next(self, gate: Gate) -> bool:
         """Return whether the rows that open ``gate`` are not more than go in, and are delivered.
 
-        Before another gate, results would have to wait for the rest of their slice.
+        Before another gate, results would have to wait for the rest of their slice. Losses of a
+        slice count with its results, of which a later operator may need the first alone.
         """
-        below = self.lane.nodes[: gate.index]
-        return len(self.gates) == 1 and all(node.rows in AT_MOST_ONE for node in below)
+        below, lossy = self.lane.nodes[: gate.index], any(node.skips for node in self.lane.nodes)
+        return (
+            len(self.gates) == 1 and not lossy and all(node.rows in AT_MOST_ONE for node in below)
+        )
 
     def _unseen(self, gate: Gate) -> int:
         """Return the rows of tasks that end at ``gate``, and whose results it has not all read."""
