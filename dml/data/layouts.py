@@ -30,8 +30,8 @@ TEXT_LAYOUTS: dict[pa.DataType, pa.DataType] = {
 FEW, MOST_TEXT = 64, 2**31 - 1
 TEXTS = (pa.string(), pa.binary())
 ALL_TEXTS = (*TEXTS, pa.large_string(), pa.large_binary())
+# How an offset of so many bytes is read, and the bytes of one in the arrays that have offsets.
 OFFSETS = {4: struct.Struct("=i"), 8: struct.Struct("=q")}
-# Bytes of one offset, where an array has offsets; texts and bytes follow each other, unlike lists.
 WIDTHS = {
     pa.ListArray: 4,
     pa.MapArray: 4,
@@ -175,7 +175,7 @@ def texts(column: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def array_bytes(array: pa.Array) -> int:
-    """Return ``array.nbytes``, to a byte for each mask: of a slice, the sliced elements' bytes."""
+    """Return the bytes of the sliced elements: ``array.nbytes``, to a byte for each mask."""
     return math.ceil(_bytes(array, 0, len(array), masks=True))
 
 
@@ -225,5 +225,5 @@ def _flat(array: Any, start: int, stop: int, *, masks: bool) -> float:
 
 
 def _packed(begin: int, rows: int) -> int:
-    """Return the bytes that have the bits of ``rows`` elements from ``begin`` on."""
+    """Return in how many bytes the bits of ``rows`` elements from ``begin`` on lie."""
     return (begin % 8 + rows + 7) // 8

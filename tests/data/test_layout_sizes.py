@@ -49,9 +49,7 @@ def above(
 def arrays(draw: st.DrawFn) -> pa.Array:
     """A slice of an array of any type, with and without nulls."""
     kind, value = draw(st.sampled_from(LEAVES))
-    for shape in draw(
-        st.lists(st.sampled_from(["struct", "fixed", "map", "list", "large"]), max_size=3)
-    ):
+    for shape in draw(st.lists(st.sampled_from(SHAPES), max_size=3)):
         if pa.types.is_dictionary(kind) or pa.types.is_string_view(kind):
             break  # Arrow converts no nested ones
         kind, value = above(kind, value, shape)

@@ -94,9 +94,7 @@ class SlicePace:
             return max(1, min(self.cutting.draw(), self.most))
         if self.row_s is None:
             return self.least
-        wanted = int(self.cutting.aim_s / max(self.row_s, 1e-9))
-        if self.row_bytes:
-            wanted = min(wanted, int(self.divided(self.cutting.most_bytes) // self.row_bytes))
+        wanted = self._rows_in(self.cutting.aim_s)
         # bounded by the rows delivered so far: for a consumer of few rows, few are computed
         most = min(self.most, GROWTH * max(self.least, self.last), self.room(under_way))
         self.last = max(1, min(wanted, max(most, 1)))
@@ -139,6 +137,13 @@ class SlicePace:
         """Number of rows that take ``short_s`` seconds, the least work that is worth a slice."""
         return int(self.cutting.short_s / max(self.row_s or 0.0, 1e-9))
 
+    def _rows_in(self, seconds: float) -> int:
+        """Return the rows that take ``seconds``, or fewer that have the bytes of a slice."""
+        timely = int(seconds / max(self.row_s or 0.0, 1e-9))
+        if not self.row_bytes:
+            return timely
+        return min(timely, int(self.divided(self.cutting.most_bytes) // self.row_bytes))
+
     def settling_rows(self, missing: int, under_way: int) -> int:
         """Return the rows of the next slice if ``missing`` rows are needed before any is delivered.
 
@@ -147,11 +152,9 @@ class SlicePace:
         """
         if self.row_s is None or self.cutting.draw is not None:
             return min(self.rows(under_way), missing)
-        seconds = self.cutting.short_s if self.least_workers > 1 else AHEAD_S
-        timely = int(seconds / max(self.row_s, 1e-9))
-        fitting = int(self.cutting.most_bytes // max(1.0, self.row_bytes))
+        wanted = self._rows_in(self.cutting.short_s if self.least_workers > 1 else AHEAD_S)
         most = min(self.most, GROWTH * max(1, self.last), -(-missing // self.least_workers))
-        self.last = max(1, min(timely, fitting, most))
+        self.last = max(1, min(wanted, most))
         return self.last
 
     @property

@@ -471,16 +471,17 @@ class SlicedFlow:
             self.gates.pop(0)
         return self.gates[0] if self.gates else None
 
-    def _settled_next(self, gate: Gate) -> bool:
-        """Return whether the rows that open ``gate`` are not more than go in, and are delivered.
+    def _settles_together(self, gate: Gate) -> bool:
+        """Return whether slices may have several of the rows that open ``gate``.
 
-        Before another gate, results would have to wait for the rest of their slice. Losses of a
-        slice count with its results, of which a later operator may need the first alone.
+        Not below another closed gate, which their results would wait for behind the rest of the
+        slice, nor where more rows than they have reach the gate. Where functions skip rows, the
+        losses of a whole slice would count, although a later operator may need its first rows only.
         """
-        below, lossy = self.lane.nodes[: gate.index], any(node.skips for node in self.lane.nodes)
-        return (
-            len(self.gates) == 1 and not lossy and all(node.rows in AT_MOST_ONE for node in below)
-        )
+        nodes = self.lane.nodes
+        if len(self.gates) > 1 or any(node.skips for node in nodes):
+            return False
+        return all(node.rows in AT_MOST_ONE for node in nodes[: gate.index])
 
     def _unseen(self, gate: Gate) -> int:
         """Return the rows of tasks that end at ``gate``, and whose results it has not all read."""
@@ -506,17 +507,7 @@ class SlicedFlow:
 
     def _give(self, waited_s: float) -> None:
         """Take the next rows and give them to a worker, or record the end of the input."""
-        under_way, gate = self._under_way(waited_s), self._gate()
-        if gate is not None and self._settled_next(gate):
-            rows = self.pace.settling_rows(gate.most_rows(self._unseen(gate)), under_way)
-        else:
-            rows = self.pace.rows(under_way)
-        if gate is not None:
-            rows = min(rows, gate.most_rows(self._unseen(gate)))
-        elif self._alone:
-            rows = min(rows, max(self.asked, self.pace.short_rows))
-        elif not self.pace.cutting.ahead:
-            rows = min(rows, self.asked)
+        rows = self._next_rows(self._under_way(waited_s))
         last = len(self.parts)
         if (taken := self._take(rows)) is None:
             return
@@ -527,6 +518,19 @@ class SlicedFlow:
         self.given_bytes += part.given_bytes
         self._start(part, pieces, 0, self.taken)
         self.taken += part.rows
+
+    def _next_rows(self, under_way: int) -> int:
+        """Return how many rows the next slice has if ``under_way`` rows are in progress."""
+        gate = self._gate()
+        if gate is not None:
+            most = gate.most_rows(self._unseen(gate))
+            if self._settles_together(gate):
+                return self.pace.settling_rows(most, under_way)
+            return min(self.pace.rows(under_way), most)
+        rows = self.pace.rows(under_way)
+        if self._alone:
+            return min(rows, max(self.asked, self.pace.short_rows))
+        return rows if self.pace.cutting.ahead else min(rows, self.asked)
 
     def _take(self, rows: int) -> tuple[LanePart, list[Piece]] | None:
         """Return the next rows as a part, and their pieces; None at the input's end or error."""
