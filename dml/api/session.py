@@ -42,7 +42,7 @@ from dml.exec.memory.memory_shares import demands_of, in_turn, refuse
 from dml.exec.memory.spill import Spilling
 from dml.exec.scheduler.baseline_policies import FUSED, as_one
 from dml.exec.scheduler.shared_slots import Ledger
-from dml.exec.slicing.slice_sizes import CLUSTER_SHORT_S, SHORT_S, Cutting
+from dml.exec.slicing.slice_sizes import Cutting
 from dml.exec.streams.plan_run import refuse_depth
 from dml.exec.streams.stream import Streaming
 from dml.exec.tasks.null_check import refuse_nulls, warn_of_small_groups
@@ -376,12 +376,12 @@ def _streamed(  # noqa: PLR0917 (a run)
     ledger: Ledger | None,
     samples: int = 0,
 ) -> Streaming:
-    budget = resources.budget
-    slots = slots_of(settings, resources.workers)
+    budget, workers = resources.budget, resources.workers
+    slots = slots_of(settings, workers)
     ledger = _shared(plan, settings, slots, ledger, budget.stage_bytes)
     at = dataclasses.replace(at, budget=budget.held_bytes, hold_bytes=budget.hold_bytes)
-    alone = settings.executor == "sync"
-    demands = in_turn(demands_of(plan, budget)) if alone else demands_of(plan, budget)
+    demands = demands_of(plan, budget)
+    demands = in_turn(demands) if settings.executor == "sync" else demands
     refuse(plan, demands, slots if settings.executor in LOCAL else None, budget.stage_bytes)
     if settings.scheduler_policy == FUSED:
         plan, demands = as_one(plan, demands, budget.stage_bytes)
@@ -402,20 +402,10 @@ def _streamed(  # noqa: PLR0917 (a run)
             for plans in plan.beside
         ),
         allowance=allowance,
-        cutting=_cutting(settings, resources),
+        cutting=Cutting.of(settings.executor, workers, budget.slice_bytes(workers)),
         choices=choices_of(plan, settings, resources, looks=at.store.looks, samples=samples),
-        nested=Nesting(settings, allowance, resources.workers, at.spill, ledger),
+        nested=Nesting(settings, allowance, workers, at.spill, ledger),
         cluster=cluster,
-    )
-
-
-def _cutting(settings: Settings, resources: RunResources) -> Cutting:
-    """Return how flows are cut into slices for the workers of a run."""
-    return Cutting(
-        resources.workers,
-        resources.budget.slice_bytes(resources.workers),
-        ahead=settings.executor != "sync",
-        short_s=CLUSTER_SHORT_S if settings.executor == "distributed" else SHORT_S,
     )
 
 

@@ -21,6 +21,7 @@ from dml.events import SLICES, Event, OperatorTotals, RunFinished, RunStarted, T
 from dml.exec.delivery.prefetch import SLOW_S
 from dml.exec.delivery.prefetch_depth import DEPTH, DEPTHS
 from dml.exec.memory.memory_shares import fits
+from dml.exec.slicing.slice_sizes import Cutting
 from dml.expr.node import Node
 from dml.optimize.cost.beliefs import HISTORY as LEARNED
 from dml.optimize.cost.beliefs import Belief, total
@@ -409,6 +410,7 @@ class RunForecaster:
             storage_bytes_s=gbps * 1e9 / 8,
             step_s=self._step_s(asked),
             policy=settings.scheduler_policy,
+            slice_s=Cutting.of(name).aim_s,
             at_once=self.last.at_once if self._tunes(asked) else {},
             ahead_from_s=_ahead_from_s(settings),
             depth=_depth(settings),

@@ -21,6 +21,7 @@ import dml
 from dml.api.dataset import Dataset
 from dml.errors import DmlError, MemoryContractError, PlanError
 from dml.exec.memory.memory_shares import divided
+from dml.exec.slicing.slice_sizes import Cutting
 from dml.optimize.phases import optimize
 from dml.settings import SCHEDULER_POLICIES
 from dml.testing.strategies import pipeline
@@ -173,6 +174,15 @@ def model(
         rows = rows_out if own else float(ROWS)
         works.append(ModelWork(node.title(), own, rows, 8 * rows))
     return model_of(plan, works, divided(plan, 1 << 30, 4, None), where)
+
+
+def test_slices_of_a_cluster_are_as_long_as_in_a_run() -> None:
+    ds = dml.range(ROWS).map(lambda row: {"x": str(time.thread_time() + row["id"])})
+    found = list[int]()
+    for name in ("threads", "distributed"):
+        where = RunPlace({"cpu": 4.0}, cores=4.0, slice_s=Cutting.of(name).aim_s)
+        found.append(model(ds, {"MapRows": 2.0}, where).partitions)
+    assert found == [40, 20]
 
 
 def seconds_of(ds: dml.Dataset, seconds: Mapping[str, float], **place: Any) -> float:

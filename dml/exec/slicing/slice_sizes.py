@@ -45,6 +45,12 @@ class Cutting:
     ahead: bool = True
     short_s: float = SHORT_S
 
+    @classmethod
+    def of(cls, executor: str, workers: int = 2, most_bytes: int = 4 << 20) -> Cutting:
+        """Return the options of a run on ``executor``."""
+        short_s = CLUSTER_SHORT_S if executor == "distributed" else SHORT_S
+        return cls(workers, most_bytes, ahead=executor != "sync", short_s=short_s)
+
     @property
     def aim_s(self) -> float:
         """Seconds of work of one slice."""

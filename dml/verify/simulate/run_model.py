@@ -24,7 +24,7 @@ from dml.exec.memory.memory_shares import (
 )
 from dml.exec.scheduler.baseline_policies import FUSED, as_one
 from dml.exec.scheduler.policy import Demand
-from dml.exec.slicing.slice_sizes import AIM_S
+from dml.exec.slicing.slice_sizes import Cutting
 from dml.expr.node import Node
 from dml.io.source import Source
 from dml.physical.lanes import Lane
@@ -88,6 +88,7 @@ class RunPlace:
     depth : chunks that may wait there, if there is memory for so many
     variation : squared coefficient of variation of the seconds that they take
     policy : the name of the policy that chooses among runnable tasks
+    slice_s : seconds of work of one slice of ordered rows
     at_once : slices of a stage that run at once where a run has found that more than one worker per
         core pays, by the stage's name
     """
@@ -105,6 +106,7 @@ class RunPlace:
     depth: int = DEPTHS[-1]
     variation: float = 0.0
     policy: str = USUAL
+    slice_s: float = Cutting().aim_s
     at_once: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
@@ -263,7 +265,7 @@ def _by_place(
         if isinstance(each, SliceSteps):
             demand = lane_demand(each.lane, budget.target_bytes, budget.stage_bytes)
             before = works[each.first - 1].rows_out
-            slices = min(most, _slices(plan, each.lane, own, before))
+            slices = min(most, _slices(plan, each.lane, own, before, place.slice_s))
             group = _Group(demand, own, slices)
             (late if waits else staged).append(group)
         elif isinstance(each, TaskSteps) and each.number > 1:
@@ -276,10 +278,10 @@ def _by_place(
     return [each.at(place) for each in staged], [each.at(place) for each in late], over
 
 
-def _slices(plan: Plan, lane: Lane, works: Sequence[ModelWork], rows: float) -> int:
+def _slices(plan: Plan, lane: Lane, works: Sequence[ModelWork], rows: float, slice_s: float) -> int:
     """Return the number of slices of ``lane`` over ``rows`` rows, cut by time as in a run."""
     elements = _elements(plan, rows) if lane.batched else rows / max(1, lane.group_rows)
-    wanted = math.fsum(work.seconds for work in works) / AIM_S
+    wanted = math.fsum(work.seconds for work in works) / slice_s
     return max(1, min(math.ceil(elements), math.ceil(wanted)))
 
 

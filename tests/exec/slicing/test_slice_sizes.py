@@ -57,7 +57,7 @@ def test_rows_that_settle_types_are_divided_among_the_workers(
 
 
 def test_slices_have_more_rows_where_handing_one_on_takes_longer() -> None:
-    near, far = SlicePace(Cutting(4), 4), SlicePace(Cutting(4, short_s=0.05), 4)
+    near, far = (SlicePace(Cutting.of(name, 4), 4) for name in ("processes", "distributed"))
     for sized in (near, far):
         sized.measured(1, 0.02, 8)
         sized.handed, sized.last = 1000, 10
