@@ -4,7 +4,9 @@ A decoded image is copied once, when its function returns it: to its place in a 
 long as the delivered batch. If all rows of a batch are in their places, joining them copies
 nothing, and the tray is delivered. The position of rows in their epoch is passed with each slice.
 If that position is unknown, or the place is already used (because the row is computed a second
-time), rows get separate memory, and are copied once more when the batch is gathered.
+time), rows get separate memory, and are copied once more when the batch is gathered. The memory of
+a batch that nobody has any more is used for a later batch, because new pages cost as much time as
+copying to them.
 """
 
 from __future__ import annotations
@@ -41,10 +43,22 @@ Found: TypeAlias = "np.ndarray | None"
 
 
 class Expected(NamedTuple):
-    """Rows of the operator with ``digest`` are delivered once each, in batches of ``rows`` rows."""
+    """Rows of the operator with ``digest`` are delivered once each, in batches of ``rows`` rows.
+
+    Up to ``spare_bytes`` of memory are kept for later batches.
+    """
 
     digest: bytes
     rows: int
+    spare_bytes: int = 0
+
+
+class TrayMemory(np.ndarray):
+    """The bytes of a tray.
+
+    NumPy names the first array over memory of another class as the ``base`` of all views. So the
+    tray lives as long as any view of it does, and its memory can be used again afterwards.
+    """
 
 
 class Trays:
@@ -53,6 +67,9 @@ class Trays:
     def __init__(self) -> None:
         self.expected: Expected | None = None
         self._made: dict[tuple[int, str, int], _Tray] = {}
+        self._spare: dict[
+            int, TrayMemory
+        ] = {}  # by id; threads take and add entries without a lock
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Trays, ()
@@ -83,13 +100,28 @@ class Trays:
         tray = self._made.get(key)
         array = None if tray is None else tray.array()
         if tray is None or array is None:
-            array = np.empty((length, *form[1]), form[0])
-            tray = self._made[key] = _Tray(array, partial(self._gone, key))
+            memory = self._memory(length * _bytes(form))
+            array = np.ndarray((length, *form[1]), form[0], memory)
+            tray = self._made[key] = _Tray(array, partial(self._gone, key, memory))
         return array[places.start : places.stop] if tray.take(places) else None
 
-    def _gone(self, key: tuple[int, str, int], tray: _Tray) -> None:
+    def close(self) -> None:
+        """Give spare memory back to the system, and keep none from now on."""
+        self.expected = None
+        self._spare.clear()
+
+    def _memory(self, nbytes: int) -> TrayMemory:
+        for key, memory in tuple(self._spare.items()):
+            if memory.nbytes == nbytes and self._spare.pop(key, None) is not None:
+                return memory
+        return TrayMemory(nbytes, np.uint8)
+
+    def _gone(self, key: tuple[int, str, int], memory: TrayMemory, tray: _Tray) -> None:
         if self._made.get(key) is tray:
             self._made.pop(key, None)
+        spare_bytes = sum(each.nbytes for each in tuple(self._spare.values()))
+        if self.expected and spare_bytes + memory.nbytes <= self.expected.spare_bytes:
+            self._spare[id(memory)] = memory
 
 
 class Numbered(Trays):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice, pairwise
@@ -13,7 +15,7 @@ import pytest
 import dml
 from dml import col
 from dml.data import batch_trays
-from dml.data.batch_trays import CopiedRows, Expected, Numbered, Placed, Trays
+from dml.data.batch_trays import CopiedRows, Expected, Numbered, Placed, TrayMemory, Trays
 from dml.data.row_slicing import SETTLING_ROWS
 from dml.data.schema import Schema, tensor
 from dml.errors import UDFError
@@ -60,7 +62,10 @@ def loaded(**options: Any) -> dml.Dataset:
 def lies_in_a_tray(array: np.ndarray) -> bool:
     """True if the array is all of an array that dml has made for it."""
     base: Any = array.base
-    return base is not None and base.base is None and base.nbytes == BATCH * array[0].nbytes
+    memory = None if base is None else base.base
+    return (
+        isinstance(memory, TrayMemory) and base.nbytes == memory.nbytes == BATCH * array[0].nbytes
+    )
 
 
 def spoiled(batches: Iterator[dict[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
@@ -140,6 +145,37 @@ def test_what_goes_out_is_what_the_rows_were_copied_to(
     assert all(batch["x"].flags.writeable for batch in batches)
     for first, second in pairwise(batches):
         assert not np.shares_memory(first["x"], second["x"])
+
+
+@pytest.mark.parametrize("executor", ["sync", "threads"])
+@pytest.mark.parametrize("kept", ["all of it", "a part of it", "a view of a part"])
+def test_memory_of_a_batch_is_used_again_only_when_nobody_has_it(kept: str, executor: str) -> None:
+    ds = dml.range(0, 12 * BATCH).map(load, schema=SCHEMA).batch(BATCH)
+    held, places = list[tuple[np.ndarray, np.ndarray]](), list[int]()
+    for at, batch in enumerate(ds.with_options(**QUIET, executor=executor, prefetch=0)):
+        array = batch["x"]
+        np.testing.assert_array_equal(array, np.stack([*map(image, batch["k"].tolist())]))
+        places.append(array.ctypes.data)
+        if at % 4 == 0:
+            part = {"all of it": array, "a part of it": array[1:3]}.get(kept, array[2:5][1:].T)
+            held.append((part, part.copy()))
+        del array, batch
+    assert len(set(places)) < len(places)
+    for part, before in held:
+        np.testing.assert_array_equal(part, before)
+
+
+def test_no_memory_is_kept_when_a_loop_has_ended() -> None:
+    made = list[weakref.ref[TrayMemory]]()
+    gc.disable()  # nothing waits for it
+    try:
+        for batch in loaded(schema=SCHEMA).batch(BATCH):
+            made.append(weakref.ref(batch["x"].base.base))
+        assert made[-1]() is not None, "the last batch is still here"
+        del batch
+        assert not any(each() is not None for each in made)
+    finally:
+        gc.enable()
 
 
 def test_what_two_iterators_give_is_not_the_same_memory() -> None:
@@ -224,9 +260,11 @@ def test_one_dict_for_every_row_is_an_error_or_does_no_harm() -> None:
 # ------------------------------------------------------------------------------- trays themselves
 
 
-def expecting(rows: int, *, wide: bool = True) -> tuple[Numbered, Any, Schema, At]:
+def expecting(
+    rows: int, *, wide: bool = True, spare_bytes: int = 0
+) -> tuple[Numbered, Any, Schema, At]:
     run, at = Trays(), At(0, 0, None, {}, None, 0)  # type: ignore[arg-type]
-    run.expected = Expected(b"d", rows)
+    run.expected = Expected(b"d", rows, spare_bytes)
     made = Numbered(run, RowIds.run(1, 0, 100), 0)
     return made, b"d", Schema({"x": tensor("f8", SHAPE if wide else (2,))}), at
 
@@ -240,6 +278,21 @@ def test_a_place_is_given_once() -> None:
     assert not np.shares_memory(rooms[0], rooms[1])
     del rooms, desks
     assert not made.trays._made, "a tray is gone with the last who has a part of it"
+
+
+def test_no_more_memory_is_kept_than_is_allowed() -> None:
+    nbytes = BATCH * BUFFER.nbytes
+    for allowed, kept in ((0, 0), (nbytes - 1, 0), (nbytes, 1), (3 * nbytes - 1, 2)):
+        made, digest, schema, at = expecting(BATCH, spare_bytes=allowed)
+        desk = made.desk(digest, schema, RowIds.run(1, 0, 100), at.epoch)
+        rooms = [desk.rows(start, start + 1) for start in range(0, 4 * BATCH, BATCH)]
+        memory = {id(room.places["x"].base.base) for room in rooms}  # type: ignore[attr-defined]
+        assert len(memory) == 4
+        del rooms
+        assert len(made.trays._spare) == kept
+        later = desk.rows(4 * BATCH, 4 * BATCH + 1)
+        assert len(made.trays._spare) == max(0, kept - 1)
+        del later
 
 
 def test_blocks_end_with_their_trays_whoever_had_the_places() -> None:

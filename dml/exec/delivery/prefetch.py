@@ -58,6 +58,9 @@ MOVING = (Fact.PERMUTED, Fact.GROUPED, Fact.REPEATED, Fact.SLICE)
 # Kinds in ``MOVING`` that deliver no row twice.
 ONCE = (Fact.PERMUTED, Fact.GROUPED, Fact.SLICE)
 ALIKE = (Fact.SAME, Fact.FEWER)  # steps that deliver no row twice, if they call no function
+# Memory of batches that nobody has any more is kept for later ones, up to this part of the bytes
+# that an operator may hold.
+SPARE_SHARE = 4
 
 Element = dict[str, Any]
 Figures = tuple[int, int, int, float, float, float | None]
@@ -196,9 +199,9 @@ class BatchMaker:
         made: BatchConversion = batch_of if finishing else arrays_of
         self.arrays_of: Callable[[Block], Element] = made
         self.fits: Fits = separable
-        expected = _batches(streaming)
+        expected, self.trays = _batches(streaming), streaming.at.trays
         if expected is not None:
-            streaming.at.trays.expected = expected
+            self.trays.expected = expected
         if expected is not None or once(streaming):
             self.arrays_of = partial(own_arrays_of, made=made)
             self.fits = partial(separable, once=True)
@@ -238,8 +241,9 @@ class BatchMaker:
         return ElementChunk([arrays], rows=batch.n, nbytes=nbytes, base=self.flow.position())
 
     def close(self) -> None:
-        """Close the flow."""
+        """Close the flow, and give memory for later batches back."""
         self.flow.close()
+        self.trays.close()
 
 
 def _batches(streaming: Streaming) -> Expected | None:
@@ -266,7 +270,7 @@ def _batches(streaming: Streaming) -> Expected | None:
     ):
         return None
     size: int = behind[0].n  # type: ignore[attr-defined]
-    return Expected(nodes[last].digest, size)
+    return Expected(nodes[last].digest, size, streaming.at.hold_bytes // SPARE_SHARE)
 
 
 def once(streaming: Streaming) -> bool:
