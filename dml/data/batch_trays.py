@@ -67,9 +67,8 @@ class Trays:
     def __init__(self) -> None:
         self.expected: Expected | None = None
         self._made: dict[tuple[int, str, int], _Tray] = {}
-        self._spare: dict[
-            int, TrayMemory
-        ] = {}  # by id; threads take and add entries without a lock
+        # By id; threads take and add entries without a lock.
+        self._spare: dict[int, TrayMemory] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Trays, ()
