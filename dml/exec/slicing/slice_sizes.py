@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 # Seconds of work of one slice, and of all slices in progress for each worker.
 AIM_S, AHEAD_S = 0.05, 0.2
@@ -19,6 +20,8 @@ PER_WORKER, MOST_ROWS, GROWTH = 2, 16384, 4
 PATIENCE_S = 0.02
 # Weight of the newest slice in the mean seconds per row, if the slice was faster than the mean.
 NEWEST = 0.3
+# Lanes of which it is remembered what earlier runs found out.
+LANES = 1024
 # Seconds of work that are worth a slice, and do not hold the GIL for long; on a cluster, whose
 # scheduler takes several milliseconds of processor time to hand a slice on.
 SHORT_S, CLUSTER_SHORT_S = 0.005, 0.05
@@ -181,6 +184,19 @@ class Spent:
     share_s: float = 0.0
 
 
+@dataclasses.dataclass(slots=True)
+class EarlierRuns:
+    """What was found out about the slices of a lane: True if they did not take turns."""
+
+    apart: bool = False
+
+
+@lru_cache(LANES)
+def earlier_runs(_lane: bytes) -> EarlierRuns:
+    """Return what earlier runs of this process found out about the lane of this fingerprint."""
+    return EarlierRuns()
+
+
 class Width:
     """Decides how many slices of a lane run at once in threads of one process.
 
@@ -193,10 +209,14 @@ class Width:
 
     Other threads of the process may compute while a slice runs alone. If all threads together used
     at most one processor, the slice is assumed to have waited for nothing but the GIL.
+
+    The first slices of a run load and warm up much, and may seem to take turns. If the slices of an
+    ``earlier`` run did not, more of them are measured before they run one at a time.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, earlier: EarlierRuns | None = None) -> None:
         self.most, self.decided = most, most < 2
+        self.earlier = earlier or EarlierRuns()
         self.trying = self.alone = False
         self.alone_s: float | None = None  # processor time of a row, when slices ran one at a time
         self._begin()
@@ -217,7 +237,8 @@ class Width:
         self.waiting = min(self.waiting, spent.seconds / max(_locked_s(spent), 1e-9))
         if self.slices < LOOKED_AT and not self._again_long:
             return None
-        if self.seconds < LOOKED_AT_S:
+        first = not self.trying and self.alone_s is None
+        if self.seconds < (DOUBTED_S if first and self.earlier.apart else LOOKED_AT_S):
             return None
         return self._tried() if self.trying else self._seen()
 
@@ -242,6 +263,7 @@ class Width:
         """Judge slices that ran one at a time, and return how many may run at once."""
         self.decided, self.trying = self.waiting > COMPUTING, False
         self.alone_s = self.cpu_s / self.rows
+        self.earlier.apart = self.decided
         self._begin()
         return self.most if self.decided else min(2, self.most)
 
@@ -256,6 +278,7 @@ class Width:
             return 1
         self.decided = True
         self.alone = turns and self.alone_s is not None and self.alone_s <= NO_SLOWER * together_s
+        self.earlier.apart = not self.alone
         if self.alone_s is None:
             return None
         return 1 if self.alone else self.most
@@ -273,6 +296,9 @@ LONG_S, HELD_UP = 0.1, 4
 # Number and total seconds of slices that are measured before a decision; seconds that suffice for
 # the second measurement, however few slices it has.
 LOOKED_AT, LOOKED_AT_S, LONG_AGAIN_S = 6, 0.06, 0.15
+# Total seconds of slices that are measured before they run one at a time, if they did not take
+# turns in an earlier run.
+DOUBTED_S = 1.0
 # Processors used together by threads that take turns; ratio of elapsed to
 # processor time of a slice that only computes; ratio of a slice's processor time
 # alone to its part of the time together.

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml.exec.slicing.slice_sizes import AHEAD_S, PER_WORKER, Cutting, SlicePace, Spent, Width
+from dml.exec.slicing.slice_sizes import (
+    AHEAD_S,
+    PER_WORKER,
+    Cutting,
+    EarlierRuns,
+    SlicePace,
+    Spent,
+    Width,
+)
 
 
 @given(st.lists(st.tuples(st.integers(1, 200), st.floats(1e-6, 0.5)), max_size=30), st.data())
@@ -100,6 +108,20 @@ def test_threads_that_take_turns_run_alone() -> None:
     assert measured(width, *[spent(0.2, 0.1, 2)] * 2) == [None, 1]
     assert width.alone
     assert width.decided
+
+
+def test_slices_that_did_not_take_turns_before_are_doubted_only_after_many() -> None:
+    earlier = EarlierRuns()
+    width = Width(8, earlier)
+    measured(width, *[spent(0.01, 0.01, 2)] * 12)
+    assert width.decided
+    assert earlier.apart
+    second = Width(8, earlier)
+    assert measured(second, *[spent(0.02, 0.01, 2)] * 49) == [None] * 49  # they warm up
+    assert 1 in measured(second, *[spent(0.02, 0.01, 2)] * 2)
+    measured(second, *[spent(0.01, 0.01, 1)] * 6, *[spent(0.02, 0.01, 2)] * 8)
+    assert second.alone
+    assert not earlier.apart
 
 
 def test_a_loop_that_always_has_the_lock_in_between_does_not_look_like_waiting() -> None:
