@@ -22,7 +22,10 @@ def amount(sample: int, every: int) -> int:
     return every if is_whole() else sample
 
 
-def halved(*places: int) -> None:
-    """Skip half of a matrix, whose other half still has every value of every side."""
-    if sum(places) % 2 and not is_whole():
+def halved(*places: int, parts: int = 2) -> None:
+    """Skip half of a matrix, whose other half still has every value of every side.
+
+    With three ``parts``, two thirds are skipped, and so on.
+    """
+    if sum(places) % parts and not is_whole():
         pytest.skip("a sample: the others run with --whole")

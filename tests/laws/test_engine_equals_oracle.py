@@ -19,7 +19,7 @@ from tests.laws.cases import COVERAGE, case, resumption, violation
 from tests.sampling import amount
 
 BLOCK = 40  # pipelines per test, so that a failure is found early and nothing runs into a timeout
-SAMPLE_BLOCKS, ALL_BLOCKS = 4, 500
+SAMPLE_BLOCKS, ALL_BLOCKS = 2, 500
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

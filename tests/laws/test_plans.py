@@ -14,7 +14,7 @@ from tests.laws.cases import resumption, violation
 from tests.laws.dense import dense
 
 BLOCK = 125  # plans of a test
-SAMPLE, ALL = 250, 10_000
+SAMPLE, ALL = 125, 10_000
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

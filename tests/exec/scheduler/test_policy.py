@@ -34,7 +34,7 @@ from dml.verify.simulate.virtual_cluster import ClusterTrace, TaskTruth, Virtual
 from tests.exec.delivery.figure_cases import IMAGE_LIMIT, fiftieth, images
 from tests.exec.delivery.figure_cases import memory_aware as memory_work
 from tests.exec.schedule_bound import lower_bound
-from tests.sampling import halved
+from tests.sampling import amount, halved
 
 LIMITS_GB = (0.5, 1, 2, 4, 8, 12, 16, 32)
 SAMPLE_GB = {False: (2,), True: (1,)}  # of them, ordered or not, without --whole
@@ -319,7 +319,7 @@ WORKS = {
 
 
 @pytest.mark.law
-@settings(max_examples=25)
+@settings(max_examples=amount(10, 25))
 @given(
     st.sampled_from(sorted(WORKS)),
     st.tuples(*[st.sampled_from([0.25, 1.0, 4.0])] * 3),
