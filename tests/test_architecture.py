@@ -67,8 +67,7 @@ OUTSIDE = {
     *("pyarrow.fs", "pyarrow.parquet"),
 }
 OUTSIDE_CALLS = {"open", "input", "print", "today", "utcnow", "now"}
-# Of numpy.random: their state is given, or they have none.
-KEYED_RANDOM = {"BitGenerator", "Generator", "Philox", "bit_generator"}
+KEYED_RANDOM = {"BitGenerator", "Generator", "Philox"}  # of numpy.random: their state is given
 
 # Where operators may be imported: a new one touches no other file. Elsewhere facts of nodes decide.
 OF_OPERATORS = ("dml/ops/", "dml/api/verbs/", "dml/optimize/", "dml/testing/meanings/")

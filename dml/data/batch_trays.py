@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -35,6 +36,8 @@ WIDE_BYTES = 32 << 10
 TRAY_BYTES = buffer_ownership.LEAST
 # Most bytes of such a column: larger batches often exceed the whole data.
 MOST_BYTES = 256 << 20
+# Most arrays of delivered batches whose memory is kept for later ones: two columns, or two batches.
+SPARES = 2
 
 Form: TypeAlias = tuple[str, tuple[int, ...]]
 """Type code and shape of the elements of a column."""
@@ -67,8 +70,8 @@ class Trays:
     def __init__(self) -> None:
         self.expected: Expected | None = None
         self._made: dict[tuple[int, str, int], _Tray] = {}
-        # By id; threads take and add entries without a lock.
-        self._spare: dict[int, TrayMemory] = {}
+        # Threads, and collections of garbage, add and take in single steps of the interpreter.
+        self._spare = deque[TrayMemory](maxlen=SPARES)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Trays, ()
@@ -110,17 +113,18 @@ class Trays:
         self._spare.clear()
 
     def _memory(self, nbytes: int) -> TrayMemory:
-        for key, memory in tuple(self._spare.items()):
-            if memory.nbytes == nbytes and self._spare.pop(key, None) is not None:
-                return memory
-        return TrayMemory(nbytes, np.uint8)
+        try:
+            memory = self._spare.popleft()
+        except IndexError:
+            return TrayMemory(nbytes, np.uint8)
+        return memory if memory.nbytes == nbytes else TrayMemory(nbytes, np.uint8)
 
     def _gone(self, key: tuple[int, str, int], memory: TrayMemory, tray: _Tray) -> None:
         if self._made.get(key) is tray:
             self._made.pop(key, None)
-        spare_bytes = sum(each.nbytes for each in tuple(self._spare.values()))
-        if self.expected and spare_bytes + memory.nbytes <= self.expected.spare_bytes:
-            self._spare[id(memory)] = memory
+        expected = self.expected
+        if expected is not None and SPARES * memory.nbytes <= expected.spare_bytes:
+            self._spare.append(memory)
 
 
 class Numbered(Trays):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,7 +16,7 @@ import pytest
 import dml
 from dml import col
 from dml.data import batch_trays
-from dml.data.batch_trays import CopiedRows, Expected, Numbered, Placed, TrayMemory, Trays
+from dml.data.batch_trays import SPARES, CopiedRows, Expected, Numbered, Placed, TrayMemory, Trays
 from dml.data.row_slicing import SETTLING_ROWS
 from dml.data.schema import Schema, tensor
 from dml.errors import UDFError
@@ -178,6 +179,27 @@ def test_no_memory_is_kept_when_a_loop_has_ended() -> None:
         gc.enable()
 
 
+@pytest.mark.parametrize("executor", ["sync", "threads"])
+def test_memory_for_later_batches_is_given_back_where_a_loop_is_left(
+    executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = threading.Event()
+    close = Trays.close
+
+    def noted(self: Trays) -> None:
+        close(self)
+        closed.set()
+
+    monkeypatch.setattr(Trays, "close", noted)
+    gc.disable()  # nothing waits for it
+    try:
+        for _ in loaded(schema=SCHEMA).batch(BATCH).with_options(executor=executor):
+            break
+        assert closed.wait(60)
+    finally:
+        gc.enable()
+
+
 def test_what_two_iterators_give_is_not_the_same_memory() -> None:
     ds = loaded(schema=SCHEMA).batch(BATCH)
     for first, second in zip(ds.epoch(0), ds.epoch(0), strict=True):
@@ -282,7 +304,7 @@ def test_a_place_is_given_once() -> None:
 
 def test_no_more_memory_is_kept_than_is_allowed() -> None:
     nbytes = BATCH * BUFFER.nbytes
-    for allowed, kept in ((0, 0), (nbytes - 1, 0), (nbytes, 1), (3 * nbytes - 1, 2)):
+    for allowed, kept in ((0, 0), (SPARES * nbytes - 1, 0), (9 * nbytes, SPARES)):
         made, digest, schema, at = expecting(BATCH, spare_bytes=allowed)
         desk = made.desk(digest, schema, RowIds.run(1, 0, 100), at.epoch)
         rooms = [desk.rows(start, start + 1) for start in range(0, 4 * BATCH, BATCH)]

@@ -202,6 +202,8 @@ class BatchMaker:
         expected, self.trays = _batches(streaming), streaming.at.trays
         if expected is not None:
             self.trays.expected = expected
+            # a loop that is left without being closed
+            weakref.finalize(self, self.trays.close).atexit = False
         if expected is not None or once(streaming):
             self.arrays_of = partial(own_arrays_of, made=made)
             self.fits = partial(separable, once=True)

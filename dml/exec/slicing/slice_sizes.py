@@ -186,14 +186,14 @@ class Spent:
 
 @dataclasses.dataclass(slots=True)
 class EarlierRuns:
-    """What was found out about the slices of a lane: True if they did not take turns."""
+    """What the run before found out about the slices of a lane: True if they took no turns."""
 
     apart: bool = False
 
 
 @lru_cache(LANES)
 def earlier_runs(_lane: bytes) -> EarlierRuns:
-    """Return what earlier runs of this process found out about the lane of this fingerprint."""
+    """Return what the last run of this process found out about the lane of this fingerprint."""
     return EarlierRuns()
 
 
@@ -210,13 +210,15 @@ class Width:
     Other threads of the process may compute while a slice runs alone. If all threads together used
     at most one processor, the slice is assumed to have waited for nothing but the GIL.
 
-    The first slices of a run load and warm up much, and may seem to take turns. If the slices of an
-    ``earlier`` run did not, more of them are measured before they run one at a time.
+    The first slices of a run load and warm up much, and may seem to take turns. If the slices of
+    the run before did not, more of them are measured before they run one at a time.
     """
 
     def __init__(self, most: int, earlier: EarlierRuns | None = None) -> None:
         self.most, self.decided = most, most < 2
         self.earlier = earlier or EarlierRuns()
+        # a run that decides nothing leaves no verdict
+        self.apart_before, self.earlier.apart = self.earlier.apart, False
         self.trying = self.alone = False
         self.alone_s: float | None = None  # processor time of a row, when slices ran one at a time
         self._begin()
@@ -237,8 +239,7 @@ class Width:
         self.waiting = min(self.waiting, spent.seconds / max(_locked_s(spent), 1e-9))
         if self.slices < LOOKED_AT and not self._again_long:
             return None
-        first = not self.trying and self.alone_s is None
-        if self.seconds < (DOUBTED_S if first and self.earlier.apart else LOOKED_AT_S):
+        if self.seconds < LOOKED_AT_S:
             return None
         return self._tried() if self.trying else self._seen()
 
@@ -273,6 +274,8 @@ class Width:
         turns = low < self.cpu_s / max(self.share_s, 1e-9) < high
         together_s = self.share_s / self.rows
         if turns and self.alone_s is None:
+            if self.apart_before and self.seconds < DOUBTED_S:
+                return None
             self.trying = True
             self._begin()
             return 1
@@ -297,7 +300,7 @@ LONG_S, HELD_UP = 0.1, 4
 # the second measurement, however few slices it has.
 LOOKED_AT, LOOKED_AT_S, LONG_AGAIN_S = 6, 0.06, 0.15
 # Total seconds of slices that are measured before they run one at a time, if they did not take
-# turns in an earlier run.
+# turns in the run before.
 DOUBTED_S = 1.0
 # Processors used together by threads that take turns; ratio of elapsed to
 # processor time of a slice that only computes; ratio of a slice's processor time

@@ -97,7 +97,7 @@ class RowGenerator:
     """
 
     def __init__(self) -> None:
-        self.philox = np.random.Philox(_unseeded())
+        self.philox = np.random.Philox(key=0)
         self.generator = np.random.Generator(self.philox)
         # A view of memory that belongs to self.philox, and is freed with it.
         self._memory = _memory_of(self.philox) if layout_is_known() else None
@@ -117,21 +117,6 @@ class RowGenerator:
         else:
             _write(self._memory, first, second)
         return self.generator
-
-
-@cache
-def _unseeded() -> Any:
-    """Return a seed of NumPy's that is always 0, and that a generator cannot ``spawn`` others from.
-
-    Spawned generators would depend on how many rows were computed before. Without a seed, NumPy
-    asks the system for random bytes, after which a thread waits for Python's lock.
-    """
-
-    class Unseeded(np.random.bit_generator.ISeedSequence):
-        def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray:
-            return np.zeros(n_words, dtype)
-
-    return Unseeded()
 
 
 def _write(memory: ctypes.Array[ctypes.c_uint64], first: int, second: int) -> None:

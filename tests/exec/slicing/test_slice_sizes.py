@@ -124,6 +124,12 @@ def test_slices_that_did_not_take_turns_before_are_doubted_only_after_many() -> 
     assert not earlier.apart
 
 
+def test_a_run_that_decides_nothing_is_followed_by_one_that_doubts_at_once() -> None:
+    earlier = EarlierRuns(apart=True)
+    assert measured(Width(8, earlier), *[spent(0.02, 0.01, 2)] * 40) == [None] * 40
+    assert measured(Width(8, earlier), *[spent(0.02, 0.01, 2)] * 6)[-1] == 1
+
+
 def test_a_loop_that_always_has_the_lock_in_between_does_not_look_like_waiting() -> None:
     width = Width(8)
     measured(width, *[spent(0.8, 0.1, 8)] * 6)

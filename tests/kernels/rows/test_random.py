@@ -116,12 +116,6 @@ def test_an_unknown_layout_falls_back_to_the_official_setter(
         assert some_draws(rekeyed(rows, key)) == some_draws(fresh(key))
 
 
-def test_no_generator_is_spawned_whose_draws_would_depend_on_other_rows() -> None:
-    (rng,) = RowGenerator().each(np.arange(1, dtype=np.uint64))
-    with pytest.raises(TypeError, match="spawn"):
-        rng.spawn(1)
-
-
 def test_two_loops_do_not_disturb_each_other() -> None:
     keys = np.arange(4, dtype=np.uint64)
     both = zip(RowGenerator().each(keys), RowGenerator().each(keys), strict=True)
