@@ -20,7 +20,7 @@ PER_WORKER, MOST_ROWS, GROWTH = 2, 16384, 4
 PATIENCE_S = 0.02
 # Weight of the newest slice in the mean seconds per row, if the slice was faster than the mean.
 NEWEST = 0.3
-# Lanes of which it is remembered what earlier runs found out.
+# Lanes of which it is remembered what their last run found out.
 LANES = 1024
 # Seconds of work that are worth a slice, and do not hold the GIL for long; on a cluster, whose
 # scheduler takes several milliseconds of processor time to hand a slice on.
@@ -185,16 +185,16 @@ class Spent:
 
 
 @dataclasses.dataclass(slots=True)
-class EarlierRuns:
+class LastRun:
     """What the run before found out about the slices of a lane: True if they took no turns."""
 
     apart: bool = False
 
 
 @lru_cache(LANES)
-def earlier_runs(_lane: bytes) -> EarlierRuns:
+def last_run(_lane: bytes) -> LastRun:
     """Return what the last run of this process found out about the lane of this fingerprint."""
-    return EarlierRuns()
+    return LastRun()
 
 
 class Width:
@@ -214,9 +214,9 @@ class Width:
     the run before did not, more of them are measured before they run one at a time.
     """
 
-    def __init__(self, most: int, earlier: EarlierRuns | None = None) -> None:
+    def __init__(self, most: int, earlier: LastRun | None = None) -> None:
         self.most, self.decided = most, most < 2
-        self.earlier = earlier or EarlierRuns()
+        self.earlier = earlier or LastRun()
         # a run that decides nothing leaves no verdict
         self.apart_before, self.earlier.apart = self.earlier.apart, False
         self.trying = self.alone = False

@@ -22,7 +22,7 @@ from dml.exec.delivery.checkpoint import unreached
 from dml.exec.drivers.promotion import MovingFeed
 from dml.exec.drivers.sync import SyncFeed
 from dml.exec.slicing.slice_input import SliceInput
-from dml.exec.slicing.slice_sizes import LONG_S, PER_WORKER, SlicePace, Spent, Width, earlier_runs
+from dml.exec.slicing.slice_sizes import LONG_S, PER_WORKER, SlicePace, Spent, Width, last_run
 from dml.exec.slicing.slice_worker import Slice, SliceJob
 from dml.exec.slicing.type_gates import Gate
 from dml.exec.streams.plan_run import PlanRun
@@ -123,7 +123,7 @@ class SlicedFlow:
         self.job, self.feed, self.taking, self.pace = work.job, work.feed, work.taking, work.pace
         self.lane: Lane = work.job.lane
         self.hearing, pace = work.hearing, work.pace
-        self.width = Width(pace.workers, earlier_runs(self.lane.nodes[-1].digest))
+        self.width = Width(pace.workers, last_run(self.lane.nodes[-1].digest))
         nodes = enumerate(self.lane.nodes)
         self.gates = [Gate(node, number) for number, node in nodes if untyped(node, self.job.at)]
         self.parts, self.running = deque[LanePart](), dict[int, LanePart]()

@@ -12,7 +12,7 @@ from dml.exec.slicing.slice_sizes import (
     AHEAD_S,
     PER_WORKER,
     Cutting,
-    EarlierRuns,
+    LastRun,
     SlicePace,
     Spent,
     Width,
@@ -111,7 +111,7 @@ def test_threads_that_take_turns_run_alone() -> None:
 
 
 def test_slices_that_did_not_take_turns_before_are_doubted_only_after_many() -> None:
-    earlier = EarlierRuns()
+    earlier = LastRun()
     width = Width(8, earlier)
     measured(width, *[spent(0.01, 0.01, 2)] * 12)
     assert width.decided
@@ -125,7 +125,7 @@ def test_slices_that_did_not_take_turns_before_are_doubted_only_after_many() -> 
 
 
 def test_a_run_that_decides_nothing_is_followed_by_one_that_doubts_at_once() -> None:
-    earlier = EarlierRuns(apart=True)
+    earlier = LastRun(apart=True)
     assert measured(Width(8, earlier), *[spent(0.02, 0.01, 2)] * 40) == [None] * 40
     assert measured(Width(8, earlier), *[spent(0.02, 0.01, 2)] * 6)[-1] == 1
 

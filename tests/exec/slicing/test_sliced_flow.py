@@ -22,7 +22,7 @@ import dml
 from dml.api.dataset import Dataset
 from dml.data.row_slicing import SETTLING_ROWS, weighed
 from dml.exec.slicing import slice_sizes, sliced_flow
-from dml.exec.slicing.slice_sizes import EarlierRuns, Width
+from dml.exec.slicing.slice_sizes import LastRun, Width
 from dml.exec.slicing.sliced_flow import LanePart
 from dml.kernels.rows.ids import RowIds
 from dml.udfs.calling.type_inference import Firsts, Returned
@@ -371,7 +371,7 @@ def test_functions_that_hold_the_lock_are_called_while_somebody_waits_for_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Holding(Width):
-        def __init__(self, most: int, earlier: EarlierRuns) -> None:
+        def __init__(self, most: int, earlier: LastRun) -> None:
             super().__init__(most, earlier)
             self.decided = self.alone = True
 
