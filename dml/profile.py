@@ -75,8 +75,7 @@ def work_s(did: TimedOperator) -> float:
     return worked
 
 
-@dataclass(frozen=True, slots=True)
-class Learned:
+class Learned(NamedTuple):
     """Decayed mean and spread of the logarithm of a figure, at time ``at`` (seconds since 1970)."""
 
     weight: float

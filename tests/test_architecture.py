@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests import house
@@ -406,6 +408,44 @@ print(json.dumps(sorted(sys.modules)))
 """
     loaded = json.loads(run_python(program))
     assert len(set(loaded) & modules_of_dml()) <= FIRST_BATCH_MODULES
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "dml.from_items([{'x': 1, 'wait': 0.5, 'flag': True}] * 99)",
+        "dml.from_dict({'x': list(range(99))})",
+        "dml.from_numpy({'x': np.arange(99)})",
+        "dml.range(99).rename({'id': 'x'})",
+        "dml.read_parquet(path)",
+    ],
+)
+def test_a_first_batch_imports_neither_pandas_nor_compute_functions(
+    tmp_path: Path, source: str
+) -> None:
+    """Pyarrow imports pandas, where it is installed, at the first ``pyarrow.array`` of a list."""
+    pq.write_table(pa.table({"x": list(range(99))}), tmp_path / "x.parquet")
+    program = f"""
+import sys, dml, numpy as np
+path = {str(tmp_path / "x.parquet")!r}
+def row(row):
+    return {{"y": int(np.sqrt(row["x"])), "word": "a"}}
+ds = {source}.shuffle(9, seed=1).map(row).batch(8).with_options(telemetry_dir="off")
+next(iter(ds))
+print(sorted({{"pandas", "pyarrow.compute"}} & set(sys.modules)))
+"""
+    assert run_python(program).strip() == "[]"
+
+
+def test_a_first_batch_of_texts_does_not_import_pandas() -> None:
+    program = """
+import sys, dml
+ds = dml.from_items([{"word": str(i)} for i in range(99)]).shuffle(9, seed=1)
+ds = ds.map(lambda row: {"n": len(row["word"])}).batch(8).with_options(telemetry_dir="off")
+next(iter(ds))
+print("pandas" in sys.modules)
+"""
+    assert run_python(program).strip() == "False"
 
 
 def test_the_way_to_a_first_batch_does_not_grow() -> None:

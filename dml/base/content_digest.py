@@ -137,11 +137,17 @@ def values_pieces(array: pa.Array) -> Iterator[object]:
 
 def _bits(array: pa.Array) -> np.ndarray[Any, Any]:
     """Pack a boolean array without nulls, eight values per byte."""
-    return np.packbits(array.to_numpy(zero_copy_only=False))
+    data, first = array.buffers()[1], array.offset % 8
+    if data is None:
+        return np.zeros(0, np.uint8)
+    packed = np.frombuffer(data, np.uint8)[array.offset // 8 :]
+    flags = np.unpackbits(packed, count=first + len(array), bitorder="little")
+    return np.packbits(flags[first:])
 
 
 def _bit_pieces(array: pa.Array) -> Iterator[object]:
-    yield bulk(_bits(array.fill_null(False)))  # noqa: FBT003 - the value itself
+    filled = array.fill_null(False) if array.null_count else array  # noqa: FBT003
+    yield bulk(_bits(filled))
 
 
 def _struct_pieces(array: pa.Array) -> Iterator[object]:
@@ -173,13 +179,15 @@ def _fixed_pieces(array: pa.Array) -> Iterator[object]:
 
 def _text_pieces(array: pa.Array) -> Iterator[object]:
     """Yield the lengths, then all bytes one after another; a null has length 0."""
-    wide = array.cast(pa.large_binary())
-    wide = wide.fill_null(b"") if wide.null_count else wide
-    _, ends, data = wide.buffers()
-    if not len(wide):
+    width: np.dtype[Any] = np.dtype(np.int32)
+    if array.null_count or array.type not in (pa.string(), pa.binary()):
+        array, width = array.cast(pa.large_binary()), np.dtype(np.int64)
+        array = array.fill_null(b"") if array.null_count else array
+    _, ends, data = array.buffers()
+    if not len(array):
         return
-    offsets = np.frombuffer(ends, np.int64)[wide.offset : wide.offset + len(wide) + 1]
-    yield bulk(np.diff(offsets))
+    offsets = np.frombuffer(ends, width)[array.offset : array.offset + len(array) + 1]
+    yield bulk(np.diff(offsets).astype(np.int64))
     whole = np.frombuffer(data or b"", np.uint8)  # without a buffer where all texts are empty
     yield bulk(whole[offsets[0] : offsets[-1]])
 

@@ -18,7 +18,7 @@ from dml.data import buffer_ownership
 from dml.data.layouts import array_bytes, usual_column, value_bytes
 from dml.data.schema import Schema, code_of, shape_of
 from dml.kernels.rows.ids import RowIds
-from dml.kernels.vec import Vec, elements, validity
+from dml.kernels.vec import Vec, arrow_array, elements, validity
 
 Values: TypeAlias = "Vec | pa.Array"
 
@@ -163,7 +163,7 @@ def joined(parts: Iterable[Block]) -> Iterator[Block]:
 def take(values: Values, index: np.ndarray) -> Values:
     """Return the elements of one column at ``index``, which must be in range."""
     if not isinstance(values, Vec):
-        return values.take(pa.array(index))
+        return values.take(arrow_array(index))
     valid = None if values.valid is None else values.valid.take(index, mode="clip")
     return Vec(values.values.take(index, axis=0, mode="clip"), valid)
 
@@ -236,9 +236,8 @@ def to_arrow(values: Values, kind: pa.DataType) -> pa.Array:
         return values
     shape = shape_of(kind)
     if not shape:
-        absent = None if values.valid is None else ~values.valid
-        return pa.array(values.values, type=kind, mask=absent)
-    flat = pa.array(np.ascontiguousarray(values.values).reshape(-1))
+        return arrow_array(values.values, kind, values.valid)
+    flat = arrow_array(np.ascontiguousarray(values.values).reshape(-1), kind.value_type)
     bits = None
     if values.valid is not None:
         bits = pa.py_buffer(np.packbits(values.valid, bitorder="little"))

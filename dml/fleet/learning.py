@@ -11,9 +11,8 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from dml.events import Event, OperatorTotals, RunFinished, RunStarted, Tuned
 from dml.fleet.collector import LAYOUT, replacing
@@ -174,9 +173,9 @@ def _signature(path: Path) -> object:
 def to_text(profile: Profile) -> str:
     """Return the profile as JSON text, which ``of_text`` reads."""
     parts = {
-        "costs": [[*key, *astuple(each)] for key, each in profile.costs.items()],
+        "costs": [[*key, *each] for key, each in profile.costs.items()],
         **{
-            kind: [[name, *astuple(each)] for name, each in getattr(profile, kind).items()]
+            kind: [[name, *each] for name, each in getattr(profile, kind).items()]
             for kind in BY_NAME
         },
     }
@@ -204,23 +203,20 @@ def of_text(text: str, until: float = NEVER_S) -> Profile:
 def _entries(
     rows: object, types: tuple[type, ...], until: float
 ) -> Iterator[tuple[tuple[Any, ...], Learned]]:
-    """Yield keys of ``types`` with their ``Learned`` figures; ignore malformed entries."""
+    """Yield keys of ``types`` with their ``Learned`` figures; ignore malformed entries.
+
+    Figures are numbers within the limits of real runs; NaN is not.
+    """
     for row in rows if isinstance(rows, list) else ():
-        if not isinstance(row, list) or len(row) != len(types) + 4:
+        try:
+            *key, weight, mean, spread, at = row
+            if (
+                LEAST_WEIGHT <= weight <= MOST_WEIGHT
+                and -MOST_LOG <= mean <= MOST_LOG
+                and 0 <= spread <= MOST_LOG**2 * MOST_WEIGHT
+                and 0 <= at <= until
+                and tuple(map(type, key)) == types
+            ):
+                yield tuple(key), Learned(weight, mean, spread, at)
+        except (TypeError, ValueError):  # too few parts, or figures that are no numbers
             continue
-        key, figures = row[: len(types)], row[len(types) :]
-        if all(map(isinstance, key, types)) and _are_figures(figures, until):
-            yield tuple(key), Learned(*map(float, figures))
-
-
-def _are_figures(figures: Sequence[object], until: float) -> bool:
-    """Return True if all ``figures`` are numbers within the limits of real runs; NaN is not."""
-    if not all(isinstance(each, int | float) for each in figures):
-        return False
-    weight, mean, spread, at = cast("Sequence[float]", figures)
-    return (
-        LEAST_WEIGHT <= weight <= MOST_WEIGHT
-        and -MOST_LOG <= mean <= MOST_LOG
-        and 0 <= spread <= MOST_LOG**2 * MOST_WEIGHT
-        and 0 <= at <= until
-    )

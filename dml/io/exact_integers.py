@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dml.base.arrow_types import is_list
 from dml.io.files.lines import RowError
+from dml.kernels.arrow_ops import compute
 
 # Floats from the first size on may be rounded integers; from the second on, integers beyond int64.
 ROUNDED, BEYOND = float(1 << 53), float(1 << 63)
@@ -51,7 +51,7 @@ def reaches(array: pa.Array | pa.ChunkedArray, limit: float) -> bool:
         return reaches(array.flatten(), limit)
     if not types.is_floating(kind):
         return False
-    found = pc.min_max(array).as_py().values()
+    found = compute().min_max(array).as_py().values()
     return any(value is not None and abs(value) >= limit for value in found)
 
 

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dml.data.layouts import texts
 from dml.data.open_tensors import OpenTensor, column_of
 from dml.data.schema import CODES, TYPES, code_of, shape_of, short, tensor
 from dml.errors import SourceError
 from dml.io.column_store import Stored, stored_arrow
-from dml.kernels.vec import Vec
+from dml.kernels.vec import Vec, arrow_array
 from dml.kernels.vec import code_of as dtype_code
 
 Typed = tuple[pa.DataType, Stored]
@@ -33,6 +34,7 @@ ALONE: dict[type, pa.DataType] = {
 }
 # Types whose exact Arrow type depends on the values (time zone, digits, fields).
 BY_VALUE = (dt.datetime, decimal.Decimal, list, tuple, dict)
+FEW = 1 << 17
 TRY = "one type per column, None where a value is missing, or schema={...} to say which type"
 
 
@@ -66,7 +68,24 @@ def _by_type(values: Sequence[Any], name: str) -> Typed:
     if len(seen) > 1 or None in seen:
         raise _stranger(values, name)
     (only,) = seen
-    return stored_arrow(_arrow(values, name, ALONE.get(only) if only is not None else None))
+    kind = None if only is None else ALONE.get(only)
+    return stored_arrow(_plain(values, kind) or _arrow(values, name, kind))
+
+
+def _plain(values: Sequence[Any], kind: pa.DataType | None) -> pa.Array | None:
+    """Return an array of numbers, booleans or texts without nulls; None for other values.
+
+    It needs no ``pyarrow.array``, whose first call imports pandas, where it is installed; where
+    there are many texts, the import takes less time than their conversion in Python.
+    """
+    if type(None) in set(map(type, values)):
+        return None
+    try:
+        if kind in TEXTS.values() and len(values) <= FEW:
+            return texts(values, kind)
+        return arrow_array(np.array(values, code_of(kind)), kind) if kind in CODES else None
+    except (OverflowError, UnicodeEncodeError):  # an error that names the row follows
+        return None
 
 
 def _base(value: Any) -> type | None:

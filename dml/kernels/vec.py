@@ -119,10 +119,26 @@ def to_arrow(arg: Vec, kind: pa.DataType | None = None) -> pa.Array | pa.Scalar:
     """Convert scalars of ``arg`` to an Arrow array (a literal: to a scalar); NaN is not null."""
     kind = kind or ARROW_TYPES[arg.code]
     if arg.is_literal:
-        present = arg.valid is None or bool(arg.valid)
-        return pa.scalar(arg.values.item() if present else None, type=kind)
-    mask = None if arg.valid is None else np.broadcast_to(is_null(arg), arg.values.shape)
-    return pa.array(arg.values, type=kind, mask=mask)
+        valid = None if arg.valid is None else arg.valid.reshape(1)
+        return arrow_array(arg.values.reshape(1), kind, valid)[0]
+    valid = None if arg.valid is None else np.broadcast_to(arg.valid, arg.values.shape)
+    return arrow_array(arg.values, kind, valid)
+
+
+def arrow_array(
+    values: np.ndarray, kind: pa.DataType | None = None, valid: np.ndarray | None = None
+) -> pa.Array:
+    """Return numbers or booleans, (n,), as an Arrow array over their memory (booleans: bits).
+
+    ``pyarrow.array`` gives the same, but imports pandas, where it is installed, at its first call.
+    """
+    kind = kind or ARROW_TYPES[code_of(values.dtype)]
+    if values.dtype != kind.to_pandas_dtype():
+        return pa.array(values, kind, mask=None if valid is None else ~valid)
+    data = np.packbits(values, bitorder="little") if values.dtype == bool else values
+    bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    buffers = [bits, pa.py_buffer(np.ascontiguousarray(data))]
+    return pa.Array.from_buffers(kind, len(values), buffers)
 
 
 def from_arrow(array: pa.Array) -> Vec:
@@ -130,7 +146,7 @@ def from_arrow(array: pa.Array) -> Vec:
     valid = validity(array)
     if array.type == pa.bool_():
         filled = array.fill_null(fill_value=False) if array.null_count else array
-        return Vec(np.array(filled.to_numpy(zero_copy_only=False)), valid)
+        return Vec(elements(filled, "b1"), valid)
     return Vec(elements(array, array.type.to_pandas_dtype()), valid)
 
 

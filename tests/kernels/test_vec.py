@@ -7,12 +7,15 @@ import pickle
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dml.kernels.vec import (
     ARROW_TYPES,
     CastFailure,
     Vec,
     aligned,
+    arrow_array,
     both_valid,
     from_arrow,
     is_null,
@@ -77,3 +80,18 @@ def test_elements_of_lists_that_are_all_null(n: int) -> None:
     # Arrow lends them a buffer of any size
     found = from_arrow(pa.nulls(n, pa.list_(pa.int64())).values)
     assert (found.code, found.values.shape) == ("i8", (0,))
+
+
+@given(code=st.sampled_from(list(ARROW_TYPES)), data=st.data())
+def test_an_arrow_array_is_the_one_that_pyarrow_makes(code: str, data: st.DataObject) -> None:
+    whole = np.array(data.draw(st.lists(st.integers(0, 1))), code)
+    step = data.draw(st.sampled_from([1, 2, -1]))
+    values = whole[::step]
+    present = st.lists(st.booleans(), min_size=len(values), max_size=len(values))
+    valid = data.draw(st.none() | present.map(lambda each: np.array(each, bool)))
+    kind = data.draw(st.sampled_from([None, ARROW_TYPES[code], pa.float64()]))
+    found = arrow_array(values, kind, valid)
+    wanted = pa.array(values, kind, mask=None if valid is None else ~valid)
+    found.validate(full=True)
+    assert found.equals(wanted)
+    assert found.type == wanted.type

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dml.data.block import from_arrow
 from dml.data.schema import CODES, Schema, shape_of, short
 from dml.errors import MemoryContractError, SchemaError
+from dml.kernels.arrow_ops import compute
 from dml.kernels.math.exact_sums import ExactSums
 from dml.ops.group.aggregate_functions import converted
 from dml.udfs.calling.python_rows import to_list
@@ -80,7 +80,7 @@ class Ends:
 
 
 def _min_max(values: pa.Array) -> list[Any]:
-    found = pc.min_max(values)
+    found = compute().min_max(values)
     return [found["min"], found["max"]]
 
 
@@ -208,7 +208,7 @@ class Distinct:
     def add(self, array: pa.Array) -> None:
         """Count the values of ``array``; raise MemoryContractError if too many are distinct."""
         self.rows += len(array)
-        found = pc.value_counts(array.view(_stored(self.kind)))
+        found = compute().value_counts(array.view(_stored(self.kind)))
         pairs = zip(found.field(0).to_pylist(), found.field(1).to_pylist(), strict=True)
         for given, count in pairs:
             # a dict finds NaN only if it is the same object
@@ -318,7 +318,7 @@ def bytes_of(array: pa.Array) -> int:
         return len(array) * max(8, int(kind.bit_width)) // 8
     if types.is_binary_view(kind) or types.is_string_view(kind):
         array = array.cast(pa.large_binary())
-    letters: int = pc.sum(pc.binary_length(array)).as_py() or 0
+    letters: int = compute().sum(compute().binary_length(array)).as_py() or 0
     return letters + len(array) * _offset_bytes(kind)
 
 

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
-from pyarrow import compute
 
 from dml.base.fingerprint import digest
 from dml.data.schema import Schema, schema_of
@@ -34,6 +33,7 @@ from dml.io.files.files import File, chosen, listed, several
 from dml.io.files.lines import LineFiles, LineSource, RowError, block_size, inferred
 from dml.io.files.paths import FileKind, Paths
 from dml.io.files.records import BYTE_ORDER_MARK, Form, after_mark, line_at, spot, windows
+from dml.kernels.arrow_ops import compute
 
 ENDINGS = (".csv", ".tsv")
 KIND = FileKind("CSV", (*ENDINGS, *(end + packed for end in ENDINGS for packed in PACKED)))
@@ -240,7 +240,7 @@ class CsvForm(Form):
         named = zip(table.column_names, table.columns, strict=True)
         large = [n for n, each in named if n not in self.declared and reaches(each, BEYOND)]
         for name, spelled in self._spelled(data, reading, large):
-            given = compute.utf8_trim_whitespace(spelled.filter(table[name].is_valid()))
+            given = compute().utf8_trim_whitespace(spelled.filter(table[name].is_valid()))
             guessed[name] = holding(name, given.to_pylist(), DIGITS) or guessed[name]
         return Schema((n, pa.string() if n in text else k) for n, k in guessed.items())
 
@@ -341,8 +341,8 @@ class CsvForm(Form):
 
 def _doubtful(text: pa.ChunkedArray, floats: pa.ChunkedArray) -> list[tuple[int, Number, float]]:
     """Return row, text and float of each value that is infinite or may be a rounded integer."""
-    unsure = compute.or_(compute.match_substring_regex(text, LONG), compute.is_inf(floats))
-    rows = compute.indices_nonzero(compute.and_(unsure, floats.is_valid()))
+    unsure = compute().or_(compute().match_substring_regex(text, LONG), compute().is_inf(floats))
+    rows = compute().indices_nonzero(compute().and_(unsure, floats.is_valid()))
     pairs = zip(text.take(rows).to_pylist(), floats.take(rows).to_pylist(), strict=True)
     numbers = zip(rows.to_pylist(), pairs, strict=True)
     return [(row, Number(spelled.strip()), stored) for row, (spelled, stored) in numbers]

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dml.base.cached_property import cached_property
 from dml.base.fingerprint import digest
@@ -29,6 +28,7 @@ from dml.io.files.hive_paths import TEXT, FilePlace, PathArguments, checked, key
 from dml.io.parquet.statistics import UNKNOWN, Facts, exactly, may_match
 from dml.io.partial_source import PartOf
 from dml.io.source import Source, Unit
+from dml.kernels.arrow_ops import compute
 from dml.kernels.interpreter import run
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class PathValues:
         total = np.zeros(self.rows.num_rows, np.int64)
         for values in self.rows.columns:
             if code_of(values.type) == "arrow" and not pa.types.is_primitive(values.type):
-                lengths = pc.fill_null(pc.binary_length(values.cast(TEXT)), 0)
+                lengths = compute().fill_null(compute().binary_length(values.cast(TEXT)), 0)
                 total += OFFSET + lengths.to_numpy(zero_copy_only=False)
             else:
                 total += -(-values.type.bit_width // 8)
@@ -198,7 +198,7 @@ class PathColumns(PartOf):
         """Describe a file with a null in ``column``, or without a value in its path; else ""."""
         if column not in self.values.schema:
             return self.source.null_in(column)
-        absent = pc.is_null(self.values.rows.column(column)).to_numpy(zero_copy_only=False)
+        absent = compute().is_null(self.values.rows.column(column)).to_numpy(zero_copy_only=False)
         if absent.any():
             for part in self.source.parts:
                 if absent[self._numbers[part.file.name]]:
@@ -212,7 +212,7 @@ class PathColumns(PartOf):
         values = self.values.rows.column(column)
         if not pa.types.is_integer(values.type) or values.null_count or not len(values):
             return None
-        ends = pc.min_max(values)
+        ends = compute().min_max(values)
         return ends["min"].as_py(), ends["max"].as_py()
 
     def title(self) -> str:

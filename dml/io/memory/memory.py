@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import interchange
 
 from dml.data.block import Block
 from dml.data.layouts import usual_column
@@ -304,6 +303,8 @@ def _table(data: Any) -> pa.Table:
     elif hasattr(data, "__arrow_c_array__"):
         stream = pa.chunked_array([pa.array(data)])
     elif hasattr(data, "__dataframe__"):
+        from pyarrow import interchange  # noqa: PLC0415 (it imports pyarrow.compute)
+
         return interchange.from_dataframe(data)
     else:
         raise TypeError("it has neither __arrow_c_stream__ nor __arrow_c_array__")

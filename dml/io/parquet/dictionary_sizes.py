@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dml.base.amounts import bytes_text
 from dml.data.layouts import is_text_or_bytes
 from dml.errors import MemoryContractError
+from dml.kernels.arrow_ops import compute
 
 # The divisor of a task's memory for the texts of an atom: decoding needs two copies.
 ATOM_SHARE = 2
@@ -17,11 +17,11 @@ SMALL_BYTES = 4 << 20
 
 def text_bytes(values: pa.DictionaryArray) -> int:
     """Return the decoded bytes of all texts in ``values``; up to 4 MiB, this is an upper bound."""
-    lengths = pc.binary_length(values.dictionary)
-    longest = pc.max(lengths).as_py() or 0
+    lengths = compute().binary_length(values.dictionary)
+    longest = compute().max(lengths).as_py() or 0
     if longest * len(values) <= SMALL_BYTES:
         return int(longest * len(values))
-    return int(pc.sum(lengths.cast(pa.int64()).take(values.indices)).as_py() or 0)
+    return int(compute().sum(lengths.cast(pa.int64()).take(values.indices)).as_py() or 0)
 
 
 def check_texts(batch: pa.RecordBatch, most_bytes: int, place: str) -> None:

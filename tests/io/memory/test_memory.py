@@ -69,6 +69,23 @@ def test_types_are_those_of_the_values(items: list[Any], kind: pa.DataType) -> N
         check_source(source, pa.table({"item": pa.array(plain, kind)}))
 
 
+PLAIN: tuple[st.SearchStrategy[Any], ...] = (
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(),
+    st.text(),
+    st.binary(),
+)
+
+
+@given(st.sampled_from(PLAIN).flatmap(lambda each: st.lists(each | st.none(), max_size=9)))
+def test_plain_values_become_the_array_that_pyarrow_makes(values: list[Any]) -> None:
+    made = everything(from_dict({"x": values})).to_arrow().column("x")
+    made.validate(full=True)
+    wanted = pa.array(values)
+    assert (made.type, repr(made.to_pylist())) == (wanted.type, repr(wanted.to_pylist()))
+
+
 def test_dicts_are_rows() -> None:
     source = from_items([{"x": 1, "y": "a"}, {"y": None, "x": 2}])
     assert rows_of(source) == [{"x": 1, "y": "a"}, {"x": 2, "y": None}]
