@@ -271,7 +271,10 @@ class Width:
     def _seen(self) -> int | None:
         """Judge slices that ran at once; return how many may run at once, or None for no change."""
         low, high = TAKING_TURNS
-        turns = low < self.cpu_s / max(self.share_s, 1e-9) < high
+        used = self.cpu_s / max(self.share_s, 1e-9)
+        # slices that compute use little together if other threads hold the GIL, as a training step
+        held = self.alone_s is None and self.waiting <= COMPUTING
+        turns = used < high and (used > low or held)
         together_s = self.share_s / self.rows
         if turns and self.alone_s is None:
             if self.apart_before and self.seconds < DOUBTED_S:
