@@ -106,7 +106,7 @@ class Squared:
         self.device = torch.device("cuda")
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        x = torch.from_numpy(batch["id"]).to(self.device)
+        x = torch.tensor(batch["id"]).to(self.device)  # a copy: the batch is read-only
         return {"id": batch["id"], "square": (x * x).cpu().numpy()}
 
 
@@ -121,9 +121,9 @@ def test_a_stage_with_a_gpu(executor: str) -> None:
         check(ds.with_options(executor=executor))
         return
     distributed = pytest.importorskip("distributed")
-    usual = {"processes": True, "dashboard_address": ":0", "silence_logs": 50}
+    usual = {"n_workers": 1, "threads_per_worker": 2, "dashboard_address": ":0", "silence_logs": 50}
     with (
-        distributed.LocalCluster(1, threads_per_worker=2, resources={"GPU": 1}, **usual) as cluster,
+        distributed.LocalCluster(resources={"GPU": 1}, **usual) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
         check(ds.with_options(scheduler=client))

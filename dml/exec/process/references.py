@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import io
 import pickle
 import sys
@@ -39,7 +40,7 @@ DISPATCHING = cast("types.FunctionType", functools.singledispatch(len)).__code__
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """A cloudpickle pickler that also sends functools wrappers by value if no module has them."""
+    """A cloudpickle pickler that also sends functools wrappers and modules of any class."""
 
     def reducer_override(self, obj: Any) -> Any:
         """Return how to restore ``obj``, or NotImplemented, as ``pickle.Pickler`` expects it."""
@@ -109,7 +110,7 @@ def pickled(value: Any) -> bytes:
 
 
 def _remade(obj: Any) -> tuple[Any, ...] | None:
-    """Return how a functools object is restored around its function; None for other objects.
+    """Return how a functools object or a module of its own class is restored, or None.
 
     A restored cache is empty. Self-references work: the pickler knows functions before the objects
     that they refer to, and classes are registered after the dispatching function.
@@ -117,6 +118,10 @@ def _remade(obj: Any) -> tuple[Any, ...] | None:
     if isinstance(obj, functools.cached_property):
         state = {name: value for name, value in vars(obj).items() if name != "lock"}
         return _property, (type(obj), obj.func), state
+    if isinstance(obj, types.ModuleType) and type(obj) is not types.ModuleType:
+        # such as torch.backends: cloudpickle sends only modules of the usual class by name
+        known = sys.modules.get(obj.__name__) is obj
+        return (importlib.import_module, (obj.__name__,)) if known else None
     if isinstance(obj, CACHED) and not _by_name(obj):
         asked = obj.cache_parameters()
         return _cached, (obj.__wrapped__, asked["maxsize"], asked["typed"]), dict(vars(obj))

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from dml.errors import PlanError
-from dml.exec.process.references import by_value, dumped, loaded
+from dml.exec.process.references import by_value, dumped, loaded, pickled
 
 ROOT = Path(__file__).parents[3]
 
@@ -286,3 +286,14 @@ class Color(enum.Enum):
 @pytest.mark.parametrize("value", [Adds(3), Color.RED, Color, sys, ROOT])
 def test_values_of_modules_are_the_same_there(value: Any) -> None:
     assert crossed(value) == value
+
+
+class Configured(ModuleType):
+    """A module of a class of its own, as ``torch.backends`` and ``torch.backends.cudnn`` are."""
+
+
+def test_a_module_of_a_class_of_its_own_is_sent_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Configured("dml_configured")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert crossed({"module": module})["module"] is module
+    assert pickle.loads(pickled(module)) is module
