@@ -71,7 +71,9 @@ def _mapped() -> list[str]:
 def _limit_of(path: str) -> Limit | None:
     """Return the limit of the library at ``path``; None if its functions are missing."""
     try:
-        library = ctypes.CDLL(path)  # it is loaded already: this only finds it
+        # it is loaded already: this only finds it; its functions return at once, so that they keep
+        # Python's lock, for which many threads may compete
+        library = ctypes.PyDLL(path)
     except OSError:
         return None
     return limit_of(library, mkl=Path(path).name.startswith(MKL))

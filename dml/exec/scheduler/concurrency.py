@@ -118,7 +118,7 @@ class Concurrency:
     def __init__(self, slots: float, most: int, known: ConcurrencyChange | None = None) -> None:
         self.slots, self.least, self.most = slots, max(1, int(slots)), most
         self.parallel = self.least
-        self.interval = SliceInterval()
+        self.interval = SliceInterval(left_out=self.least)  # the first slices load and warm up much
         self.first: SliceFigures | None = None  # of slices on the slots alone
         if known is not None:
             self.parallel = max(self.least, min(most, known.parallel))
@@ -187,6 +187,9 @@ class Concurrency:
             enough = self.least  # the figures of the slots are out of date
         if self._busy(now) and enough * WORTH < self.parallel:
             return self._step(enough, now, "so many suffice")
+        if now.throughput < self.first.throughput and self.parallel > self.least:
+            self._rest()
+            return self._step(self.least, now, "more made fewer rows")
         return self._raise(now)
 
     def _took_back(

@@ -22,6 +22,10 @@ PATIENCE_S = 0.02
 NEWEST = 0.3
 # Lanes of which it is remembered what their last run found out.
 LANES = 1024
+# Seconds of processor time of a slice, at most LONGER times as long as others, if slices together
+# use BUSY processors. Each slice costs about a millisecond of Python, for which threads compete:
+# slices that wait for processors or for Python's lock would become smaller, and make that worse.
+COMPUTING_S, LONGER, BUSY = 0.04, 4, 0.75
 # Seconds of work that are worth a slice, and do not hold the GIL for long; on a cluster, whose
 # scheduler takes several milliseconds of processor time to hand a slice on.
 SHORT_S, CLUSTER_SHORT_S = 0.005, 0.05
@@ -78,19 +82,25 @@ class SlicePace:
         self.cutting, self.least, self.most = cutting, least, most
         self.workers = self.least_workers = workers
         self.row_s: float | None = None
+        self.row_cpu_s = self.used = 0.0  # processors that the slices use together
         self.row_bytes = 0.0
         self.handed = self.last = 0
 
     def follow(self, other: SlicePace) -> None:
         """Copy the measurements of ``other``, the pace of another pass over the same rows."""
         self.row_s, self.row_bytes = other.row_s, other.row_bytes
+        self.row_cpu_s, self.used = other.row_cpu_s, other.used
         self.handed, self.last = other.handed, other.last
 
-    def measured(self, rows: int, seconds: float, nbytes: int) -> None:
+    def measured(self, spent: Spent, nbytes: int) -> None:
         """Record a finished slice; ``nbytes`` is the larger of its input and its output."""
+        rows = spent.rows
         if not rows:
             return
-        each = seconds / rows
+        each, cpu_s = spent.seconds / rows, spent.cpu_s / rows
+        self.row_cpu_s += (1.0 if self.row_s is None else NEWEST) * (cpu_s - self.row_cpu_s)
+        used = min(spent.cpu_s / max(spent.share_s, 1e-9), float(self.workers))
+        self.used += NEWEST * (used - self.used)
         if self.row_s is None or each > self.row_s:
             self.row_s = each if self.row_s is None else (self.row_s + each) / 2
         else:
@@ -104,6 +114,9 @@ class SlicePace:
         if self.row_s is None:
             return self.least
         wanted = self._rows_in(self.cutting.aim_s)
+        if self.used > BUSY:
+            computing = int(COMPUTING_S / max(self.row_cpu_s, 1e-9))
+            wanted = max(wanted, min(computing, self._rows_in(LONGER * self.cutting.aim_s)))
         # bounded by the rows delivered so far: for a consumer of few rows, few are computed
         most = min(self.most, GROWTH * max(self.least, self.last), self.room(under_way))
         self.last = max(1, min(wanted, max(most, 1)))
@@ -129,8 +142,9 @@ class SlicePace:
             return False
         if self.row_s is None or not self.last:
             return True
-        under_way = unfinished * self.last * self.row_s
-        return unfinished < self.workers or under_way < AHEAD_S * self.workers
+        slice_s = self.last * self.row_s
+        ahead_s = max(AHEAD_S, PER_WORKER * slice_s) if self.used > BUSY else AHEAD_S
+        return unfinished < self.workers or unfinished * slice_s < ahead_s * self.workers
 
     def divided(self, nbytes: int) -> int:
         """Return the part of ``nbytes`` for one slice if more than ``least_workers`` slices run."""

@@ -313,7 +313,7 @@ class SlicedFlow:
         if done:
             del self.running[number]
             self.feed.forget(number)
-            self.pace.measured(part.rows, part.seconds, max(part.nbytes, part.given_bytes))
+            self.pace.measured(part, max(part.nbytes, part.given_bytes))
             self._look_at(part)
         if part.gate is None:
             part.pieces.extend(pieces)

@@ -14,6 +14,7 @@ from dml.exec.scheduler.concurrency import (
     SLICE_BYTES,
     Concurrency,
     ConcurrencyChange,
+    SliceFigures,
     Tuning,
 )
 from dml.exec.scheduler.core import Core
@@ -171,6 +172,17 @@ def test_the_next_run_begins_where_this_one_ended() -> None:
     less = Concurrency(2, 32, last).begin()  # less memory
     assert less is not None
     assert less.parallel == 32
+
+
+def test_more_slices_that_make_fewer_rows_end_with_the_run_before() -> None:
+    """A run was over before what it had tried was judged: the next one goes back."""
+    first = SliceFigures(16, 80.0, 0.3)
+    tuned = Concurrency(16, 64, ConcurrencyChange(16, 64, 0.1, "they wait", first))
+    tuned.begin()
+    rates = {64: 8.0, 16: 80.0}  # rows per second of one slice
+    for _ in range(3 * 64):
+        tuned.measured(1, 1 / rates[tuned.parallel], 1e-4, tuned.parallel)
+    assert tuned.parallel == 16
 
 
 def test_slices_of_unknown_use_are_charged_all_processors_together() -> None:

@@ -25,7 +25,7 @@ def test_rows_under_way_are_bounded_by_those_handed_on(
 ) -> None:
     sized, workers, under_way = SlicePace(Cutting(4), 4), 4, 0
     for rows, seconds in seen:
-        sized.measured(rows, seconds, 8 * rows)
+        sized.measured(Spent(rows, seconds), 8 * rows)
         while sized.admits(under_way, under_way, under_way, waiting=False):
             under_way += sized.rows(under_way)
             assert under_way <= max(PER_WORKER * workers + sized.handed, 1)
@@ -37,7 +37,7 @@ def test_rows_under_way_are_bounded_by_those_handed_on(
 def test_slow_rows_are_a_slice_each_and_one_for_each_worker() -> None:
     sized = SlicePace(Cutting(4), 4)
     sized.handed = 1000
-    sized.measured(10, 10.0, 80)
+    sized.measured(Spent(10, 10.0), 80)
     assert sized.rows(0) == 1
     assert sized.admits(3, 3, 3, waiting=False)
     assert not sized.admits(4, 4, 4, waiting=False)
@@ -59,15 +59,32 @@ def test_rows_that_settle_types_are_divided_among_the_workers(
 ) -> None:
     sized = SlicePace(Cutting(4), 4)
     assert sized.settling_rows(64, 0) == 1  # nothing is known yet
-    sized.measured(1, row_s, row_bytes)
+    sized.measured(Spent(1, row_s), row_bytes)
     assert [sized.settling_rows(64, 0) for _ in range(3)] == expected
     assert sized.settling_rows(2, 0) == 1
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "expected"),
+    [(1e-4, 1), (2.5e-3, 4), (0.015, 2)],
+    ids=["they wait", "0.2 s at most", "40 ms of processor time"],
+)
+def test_slices_that_queue_for_processors_have_more_rows(cpu_s: float, expected: int) -> None:
+    """Sixteen workers on few processors: each row takes 50 ms, whatever it computes."""
+    sized = SlicePace(Cutting(16), 16)
+    sized.handed = 1000
+    for _ in range(8):
+        sized.measured(Spent(1, 0.05, cpu_s, beside=16, share_s=0.05 / 16), 8)
+        sized.rows(0)
+    assert sized.rows(0) == expected
+    assert sized.admits(16, 16, 16, waiting=False)
+    assert sized.admits(31, 31 * expected, 31, waiting=False) is True
 
 
 def test_slices_have_more_rows_where_handing_one_on_takes_longer() -> None:
     near, far = (SlicePace(Cutting.of(name, 4), 4) for name in ("processes", "distributed"))
     for sized in (near, far):
-        sized.measured(1, 0.02, 8)
+        sized.measured(Spent(1, 0.02), 8)
         sized.handed, sized.last = 1000, 10
     assert (near.rows(0), far.rows(0)) == (2, 5)
     assert (near.settling_rows(64, 0), far.settling_rows(64, 0)) == (1, 2)
@@ -75,7 +92,7 @@ def test_slices_have_more_rows_where_handing_one_on_takes_longer() -> None:
 
 def test_one_worker_settles_types_in_few_slices() -> None:
     sized = SlicePace(Cutting(1), 1)
-    sized.measured(1, 0.02, 8)
+    sized.measured(Spent(1, 0.02), 8)
     assert [sized.settling_rows(63, 0) for _ in range(3)] == [4, 10, 10]  # 0.2 s of work at most
 
 
@@ -122,6 +139,15 @@ def test_slices_that_did_not_take_turns_before_are_doubted_only_after_many() -> 
     measured(second, *[spent(0.01, 0.01, 1)] * 6, *[spent(0.02, 0.01, 2)] * 8)
     assert second.alone
     assert not earlier.apart
+
+
+def test_slices_that_compute_are_tried_alone_whatever_has_the_lock_in_between() -> None:
+    """A training step has the lock for most of the time: together they use few processors."""
+    width = Width(8)
+    held = Spent(10, 0.012, 0.012, 0.0, 8, 0.04)
+    assert measured(width, *[held] * 6)[-1] == 1
+    measured(width, *[spent(0.012, 0.012, 1)] * 6, *[spent(0.024, 0.012, 2)] * 8)
+    assert width.alone
 
 
 def test_a_run_that_decides_nothing_is_followed_by_one_that_doubts_at_once() -> None:
