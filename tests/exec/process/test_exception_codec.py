@@ -7,6 +7,7 @@ import pickle
 import threading
 from typing import Any
 
+import distributed  # noqa: F401 - it changes how exceptions that exist by then are pickled
 import pytest
 
 from dml.errors import DmlError, SourceError, UDFError
