@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
 from typing import Unpack
 from weakref import WeakKeyDictionary
@@ -32,6 +32,8 @@ from dml.exec.scheduler.speculation import repeatable
 from dml.exec.tasks.error_row import started
 from dml.exec.tasks.job import Job
 from dml.exec.tasks.slices import WATCHDOG_S, DriverLoop, Options, Tasks
+from dml.expr.node import Node
+from dml.udfs.calling.instances import Stateful
 
 
 class SharedWorker:
@@ -40,12 +42,14 @@ class SharedWorker:
     A process that dies is replaced. If a call of a function was abandoned in it, another process
     replaces it for new tasks. The old one only finishes the tasks that it has begun; ``_spent`` are
     such processes. ``place`` is the unit that the last dropped process was reading, or -1.
+    ``classes`` are those whose instances are, or will be, in the process.
     """
 
     _numbers = itertools.count()
 
-    def __init__(self) -> None:
+    def __init__(self, classes: Set[bytes] = frozenset()) -> None:
         self.name, self.place = f"desk-{next(self._numbers)}", -1
+        self.classes = set(classes)
         self.runs = set[str]()  # the company's lock guards them
         self.waiting = Counter[str]()  # orders by run, each counted under the lock of that run
         self.tasks: queue.SimpleQueue[tuple[_Processes, Run | None] | None] = queue.SimpleQueue()
@@ -100,7 +104,9 @@ class SharedWorker:
         begun = self._at_work(order)
         if begun is not None and begun.spent:
             return begun.do(order, job, unwanted)
-        self._worker = self._worker or POOL.take(fresh=order.once)
+        self._worker = self._worker or POOL.take(fresh=order.once, liked=self._likes)
+        self.classes |= self._worker.classes
+        self._worker.classes |= self.classes
         past = self._worker.used and not self._worker.jobs
         try:
             return self._worker.do(order, job, unwanted)
@@ -109,6 +115,10 @@ class SharedWorker:
                 raise
         self._worker = POOL.take(fresh=True)
         return self._worker.do(order, job, unwanted)
+
+    def _likes(self, worker: Worker) -> int:
+        """Return how well an idle process suits: best with the instances of ``classes`` alone."""
+        return len(worker.classes & self.classes) - len(worker.classes - self.classes)
 
     def _gone(self, worker: Worker | None) -> int:
         """Drop ``worker``, and return the place that it was reading, or -1."""
@@ -144,21 +154,26 @@ class Company:
         self._members: list[SharedWorker] = []
         self._lock = threading.Lock()
 
-    def join(self, run: str, *, shared: bool = False) -> SharedWorker:
+    def join(
+        self, run: str, *, shared: bool = False, classes: Set[bytes] = frozenset()
+    ) -> SharedWorker:
         """Return the least busy worker that does not serve ``run`` yet, and assign ``run`` to it.
 
         With ``shared`` the worker must be idle, since all runs together have no more orders than
-        slots. If there is no such worker, add one.
+        slots. If there is no such worker, add one. A worker with the instances of ``classes``, here
+        or in the pool, comes first, also if it is busy: to construct them may take long.
         """
         with self._lock:
             free = [member for member in self._members if run not in member.runs]
+            made = [member for member in free if classes and classes <= member.classes]
             if shared:
                 free = [member for member in free if not member.orders]
-            if not free:
-                free = [SharedWorker()]
-                self._members += free
-            member = min(free, key=lambda each: (each.orders, len(each.runs)))
+            if made or not free or POOL.has(lambda worker: bool(worker.classes & classes)):
+                free = made or [SharedWorker(classes)]
+                self._members += [] if made else free
+            member = min(free, key=lambda each: (each.orders, len(each.classes), len(each.runs)))
             member.runs.add(run)
+            member.classes |= classes
             return member
 
     def leave(self, run: str, member: SharedWorker) -> None:
@@ -199,7 +214,9 @@ class _Processes(RemoteCrew):
         self.company = company_of(job.at.spill)
         self.shared = self.ledger is not None and self.ledger.shares_slots
         self.desks: dict[str, SharedWorker] = {}
-        self.seats: dict[int, list[SharedWorker]] = {}  # of each stage with ``max_parallel``
+        self.seats: dict[int, list[SharedWorker]] = {}  # of each stage with few workers
+        stages = (job.stage.steps, *(link.steps for link in job.links))
+        self.classes = [*map(_classes_of, stages)]
         self.gone = threading.Event()  # set while no desk is left
 
     def hand_out(self, runs: Iterable[Run]) -> None:
@@ -218,20 +235,30 @@ class _Processes(RemoteCrew):
     def _least(self, stage: int) -> SharedWorker:
         """Return the least busy worker at which the stage may run; add one if all are busy.
 
-        A stage with ``max_parallel``, e.g. a class costly to construct, uses only that many.
+        A stage with ``max_parallel``, and a class with needs such as a GPU, which may be costly to
+        construct, use only as many workers as slices can run at once, those of the run before if
+        possible. Other stages use workers without such instances first.
         """
-        width = self.loop.core.demands[stage].max_parallel
+        width, classes = self._width(stage)
         seats = self.seats.setdefault(stage, [])
         if width is not None and len(seats) >= width:
             return min(seats, key=self._busy)
         others = [desk for desk in self.desks.values() if width is None or desk not in seats]
-        worker = min(others, key=self._busy, default=None)
-        if worker is None or self._busy(worker):
-            worker = self.company.join(self.name, shared=self.shared)
+        worker = min(others, key=lambda each: (self._busy(each), len(each.classes)), default=None)
+        if worker is None or self._busy(worker) or not classes <= worker.classes:
+            worker = self.company.join(self.name, shared=self.shared, classes=classes)
             self.desks[worker.name] = worker
         if width is not None:
             seats.append(worker)
         return worker
+
+    def _width(self, stage: int) -> tuple[int | None, frozenset[bytes]]:
+        """Return the number of workers of a stage, None for any, and the classes that bind it."""
+        core, classes = self.loop.core, self.classes[stage]
+        demand, few = core.demands[stage], core.demands[stage].max_parallel
+        if few is None and classes and any(name != "cpu" for name, _ in demand.resources):
+            few = max(1, int(demand.parallel(core.total)))
+        return few, frozenset() if few is None else classes
 
     def leave(self) -> None:
         """Leave all workers, without blocking."""
@@ -283,6 +310,12 @@ class _Processes(RemoteCrew):
         finally:
             with self.lock:
                 worker.waiting[self.name] -= 1
+
+
+def _classes_of(steps: Sequence[Node]) -> frozenset[bytes]:
+    """Return the keys of the classes used as functions in ``steps``."""
+    calls = [step.calls.call for step in steps if step.calls is not None]
+    return frozenset(call.key for call in calls if isinstance(call, Stateful))
 
 
 class Processes:

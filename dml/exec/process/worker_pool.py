@@ -135,14 +135,15 @@ class Worker(ChildProcess):
     """A worker process; ``place`` is the unit that it was reading when it was lost, or -1.
 
     ``parked`` are the tasks, by run and place, whose other partitions only this worker can make
-    without repeating calls. A ``spent`` worker is to end once there are none.
+    without repeating calls. A ``spent`` worker is to end once there are none. ``classes`` are those
+    whose instances it may have.
     """
 
     _names = itertools.count()
 
     def __init__(self) -> None:
         self.name = f"worker-{next(self._names)}"
-        self.used, self.jobs = False, set[str]()
+        self.used, self.jobs, self.classes = False, set[str](), set[bytes]()
         self.place, self.number = -1, 0
         self.parked, self.spent = set[tuple[str, Seq]](), False
         with ExitStack() as undone:
@@ -273,10 +274,10 @@ class ProcessPool(Generic[One]):
         self._watched = False
         self._lock = threading.Lock()  # guards searches of idle workers
 
-    def take(self, *, fresh: bool = False, liked: Callable[[One], bool] = lambda _: False) -> One:
+    def take(self, *, fresh: bool = False, liked: Callable[[One], int] = lambda _: 0) -> One:
         """Return a live worker, a new one if ``fresh``; raise WorkerLostError if none starts.
 
-        Idle workers that are ``liked`` come first; those that finish former work stay in the pool.
+        Idle workers that are ``liked`` most come first; those that finish former work stay idle.
         """
         worker = (None if fresh else self._ready(liked)) or self._new()
         with self._lock:
@@ -286,7 +287,11 @@ class ProcessPool(Generic[One]):
                     self._watched = True
         return worker
 
-    def _ready(self, liked: Callable[[One], bool]) -> One | None:
+    def has(self, wanted: Callable[[One], bool]) -> bool:
+        """Return whether an idle worker is ``wanted``."""
+        return any(map(wanted, list(self._idle)))
+
+    def _ready(self, liked: Callable[[One], int]) -> One | None:
         later = list[One]()
         try:
             while (worker := self._popped(liked)) is not None:
@@ -300,7 +305,7 @@ class ProcessPool(Generic[One]):
             self._idle[:0] = reversed(later)
         return None
 
-    def _popped(self, liked: Callable[[One], bool]) -> One | None:
+    def _popped(self, liked: Callable[[One], int]) -> One | None:
         with self._lock:
             waiting = list(self._idle)
             if not waiting:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dml
@@ -42,6 +45,41 @@ def test_all_runs_of_a_pipeline_have_one_thread_for_each_worker() -> None:
     desks = [each for each in threading.enumerate() if each.name.startswith("dml-desk")]
     assert 1 <= len([each for each in desks if each not in before]) <= WORKERS
     it.close()
+
+
+class Model:
+    """A class that is slow to construct; it leaves a file for each instance."""
+
+    def __init__(self, folder: str) -> None:
+        Path(folder, f"{os.getpid()}-{time.monotonic_ns()}").touch()
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        time.sleep(0.005)
+        return {"y": batch["id"] * 2}
+
+
+def doubled(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    time.sleep(0.005)  # as long as the class: both have slices in progress
+    return {"id": batch["id"] * 2}
+
+
+@pytest.mark.parametrize("needs", [{"num_gpus": 1}, {"num_gpus": 0.5}, {"concurrency": 2}])
+@pytest.mark.parametrize("verb", ["map", "map_batches"])
+def test_instances_of_a_class_with_needs_serve_all_epochs(
+    tmp_path: Path, verb: str, needs: dict[str, Any]
+) -> None:
+    """No more instances than calls at once: each may fill the memory of a GPU."""
+    ds = dml.range(1600, atom_rows=100).map_batches(doubled, batch_size=100)
+    given: dict[str, Any] = {"fn_constructor_args": (str(tmp_path),), **needs}
+    if verb == "map":
+        ds = ds.batch(100).map(Model, **given)
+    else:
+        ds = ds.map_batches(Model, batch_size=100, **given).batch(100)
+    ds = ds.with_options(executor="processes", num_workers=4, resources={"GPU": 1})
+    for _ in range(3):
+        found = np.concatenate([batch["y"] for batch in ds])
+        assert found.tolist() == [*range(0, 4 * 1600, 4)]
+    assert len(list(tmp_path.iterdir())) <= (1 if needs == {"num_gpus": 1} else 2)
 
 
 @pytest.mark.law
