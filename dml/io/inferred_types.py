@@ -69,17 +69,16 @@ def _by_type(values: Sequence[Any], name: str) -> Typed:
         raise _stranger(values, name)
     (only,) = seen
     kind = None if only is None else ALONE.get(only)
-    return stored_arrow(_plain(values, kind) or _arrow(values, name, kind))
+    plain = _plain(values, kind) if set(map(type, values)) == {only} else None
+    return stored_arrow(plain or _arrow(values, name, kind))
 
 
 def _plain(values: Sequence[Any], kind: pa.DataType | None) -> pa.Array | None:
-    """Return an array of numbers, booleans or texts without nulls; None for other values.
+    """Return an array of numbers, booleans or texts of one exact type; None for other values.
 
     It needs no ``pyarrow.array``, whose first call imports pandas, where it is installed; where
     there are many texts, the import takes less time than their conversion in Python.
     """
-    if type(None) in set(map(type, values)):
-        return None
     try:
         if kind in TEXTS.values() and len(values) <= FEW:
             return texts(values, kind)

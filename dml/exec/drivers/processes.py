@@ -42,8 +42,11 @@ class SharedWorker:
     A process that dies is replaced. If a call of a function was abandoned in it, another process
     replaces it for new tasks. The old one only finishes the tasks that it has begun; ``_spent`` are
     such processes. ``place`` is the unit that the last dropped process was reading, or -1.
-    ``classes`` are those whose instances are, or will be, in the process.
+    ``classes`` are those whose instances are, or will be, in the process. A ``reserved`` worker
+    runs only stages that need them: slices of others would delay the use of a GPU.
     """
+
+    reserved = False
 
     _numbers = itertools.count()
 
@@ -104,8 +107,10 @@ class SharedWorker:
         begun = self._at_work(order)
         if begun is not None and begun.spent:
             return begun.do(order, job, unwanted)
-        self._worker = self._worker or POOL.take(fresh=order.once, liked=self._likes)
-        self.classes |= self._worker.classes
+        if self._worker is None:
+            # a process with instances is left to the stages that need them
+            others = bool(self.classes) or POOL.has(lambda worker: not worker.classes)
+            self._worker = POOL.take(fresh=order.once or not others, liked=self._likes)
         self._worker.classes |= self.classes
         past = self._worker.used and not self._worker.jobs
         try:
@@ -114,6 +119,7 @@ class SharedWorker:
             if not past or order.once:
                 raise
         self._worker = POOL.take(fresh=True)
+        self._worker.classes |= self.classes
         return self._worker.do(order, job, unwanted)
 
     def _likes(self, worker: Worker) -> int:
@@ -166,6 +172,7 @@ class Company:
         with self._lock:
             free = [member for member in self._members if run not in member.runs]
             made = [member for member in free if classes and classes <= member.classes]
+            free = [member for member in free if classes or not member.reserved]
             if shared:
                 free = [member for member in free if not member.orders]
             if made or not free or POOL.has(lambda worker: bool(worker.classes & classes)):
@@ -244,12 +251,14 @@ class _Processes(RemoteCrew):
         if width is not None and len(seats) >= width:
             return min(seats, key=self._busy)
         others = [desk for desk in self.desks.values() if width is None or desk not in seats]
+        others = [desk for desk in others if classes or not desk.reserved]
         worker = min(others, key=lambda each: (self._busy(each), len(each.classes)), default=None)
         if worker is None or self._busy(worker) or not classes <= worker.classes:
             worker = self.company.join(self.name, shared=self.shared, classes=classes)
             self.desks[worker.name] = worker
         if width is not None:
             seats.append(worker)
+            worker.reserved |= bool(classes) and self.loop.core.demands[stage].max_parallel is None
         return worker
 
     def _width(self, stage: int) -> tuple[int | None, frozenset[bytes]]:

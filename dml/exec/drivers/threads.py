@@ -9,7 +9,6 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import Unpack
 
 from dml.base.single_thread import single_threaded
@@ -26,15 +25,9 @@ ENDING_S = 5.0
 
 
 class RunQueue:
-    """Measures how long the current thread waited for a processor; 0 where the system hides it.
-
-    The file stays open until ``close``: each system call gives up Python's lock.
-    """
+    """Measures how long the current thread waited for a processor; 0 where the system hides it."""
 
     def __init__(self) -> None:
-        self._file = -1
-        with suppress(OSError):
-            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         self._before_s = self._read()
 
     def waited_s(self) -> float:
@@ -43,15 +36,13 @@ class RunQueue:
         waited_s, self._before_s = now_s - self._before_s, now_s
         return waited_s
 
-    def close(self) -> None:
-        """Close the file; later times are 0."""
-        file, self._file = self._file, -1
-        if file >= 0:
-            os.close(file)
-
     def _read(self) -> float:
-        try:
-            return int(os.pread(self._file, 128, 0).split()[1]) * 1e-9
+        try:  # the file is not kept open: there may be many threads
+            file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+            try:
+                return int(os.read(file, 128).split()[1]) * 1e-9
+            finally:
+                os.close(file)
         except (OSError, ValueError, IndexError):
             return 0.0
 
@@ -121,7 +112,6 @@ def _work(crew: _Threads) -> None:
         if run is None or crew.closing:
             break
         run = crew.perform(run, waits)
-    waits.close()
     crew.clean()
 
 

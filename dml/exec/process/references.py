@@ -120,7 +120,7 @@ def _remade(obj: Any) -> tuple[Any, ...] | None:
         return _property, (type(obj), obj.func), state
     if isinstance(obj, types.ModuleType) and type(obj) is not types.ModuleType:
         # such as torch.backends: cloudpickle sends only modules of the usual class by name
-        known = sys.modules.get(obj.__name__) is obj
+        known = obj.__name__ != "__main__" and sys.modules.get(obj.__name__) is obj
         return (importlib.import_module, (obj.__name__,)) if known else None
     if isinstance(obj, CACHED) and not _by_name(obj):
         asked = obj.cache_parameters()

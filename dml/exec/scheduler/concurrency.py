@@ -188,8 +188,8 @@ class Concurrency:
         if self._busy(now) and enough * WORTH < self.parallel:
             return self._step(enough, now, "so many suffice")
         if now.throughput < self.first.throughput and self.parallel > self.least:
-            self._rest()
-            return self._step(self.least, now, "more made fewer rows")
+            fewer = max(self.least, self.parallel // 2)
+            return self._step(fewer, now, "more made fewer rows")
         return self._raise(now)
 
     def _took_back(

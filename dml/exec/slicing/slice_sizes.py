@@ -238,7 +238,7 @@ class Width:
         self._begin()
 
     def _begin(self) -> None:
-        self.slices = self.rows = 0
+        self.slices = self.rows = self.computing = 0
         self.share_s = self.cpu_s = self.seconds = 0.0
         # least seconds per processor second of a slice; other threads hold the GIL at times
         self.waiting = math.inf
@@ -250,7 +250,11 @@ class Width:
         self.slices, self.seconds = self.slices + 1, self.seconds + spent.seconds
         self.share_s, self.cpu_s = self.share_s + spent.share_s, self.cpu_s + spent.cpu_s
         self.rows += spent.rows
-        self.waiting = min(self.waiting, spent.seconds / max(_locked_s(spent), 1e-9))
+        waiting = spent.seconds / max(_locked_s(spent), 1e-9)
+        self.waiting, self.computing = (
+            min(self.waiting, waiting),
+            self.computing + (waiting <= COMPUTING),
+        )
         if self.slices < LOOKED_AT and not self._again_long:
             return None
         if self.seconds < LOOKED_AT_S:
@@ -287,7 +291,7 @@ class Width:
         low, high = TAKING_TURNS
         used = self.cpu_s / max(self.share_s, 1e-9)
         # slices that compute use little together if other threads hold the GIL, as a training step
-        held = self.alone_s is None and self.waiting <= COMPUTING
+        held = self.alone_s is None and 2 * self.computing > self.slices
         turns = used < high and (used > low or held)
         together_s = self.share_s / self.rows
         if turns and self.alone_s is None:

@@ -297,3 +297,12 @@ def test_a_module_of_a_class_of_its_own_is_sent_by_name(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, module.__name__, module)
     assert crossed({"module": module})["module"] is module
     assert pickle.loads(pickled(module)) is module
+
+
+def test_a_main_module_of_a_class_of_its_own_is_refused_before_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = Configured("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    with pytest.raises(TypeError, match="cannot pickle"):
+        dumped({"module": module}, lambda _: None)

@@ -179,9 +179,12 @@ def test_more_slices_that_make_fewer_rows_end_with_the_run_before() -> None:
     first = SliceFigures(16, 80.0, 0.3)
     tuned = Concurrency(16, 64, ConcurrencyChange(16, 64, 0.1, "they wait", first))
     tuned.begin()
-    rates = {64: 8.0, 16: 80.0}  # rows per second of one slice
-    for _ in range(3 * 64):
-        tuned.measured(1, 1 / rates[tuned.parallel], 1e-4, tuned.parallel)
+    rates = {64: 8.0, 32: 24.0, 16: 80.0}  # rows per second of one slice
+    seen = [tuned.parallel]
+    for _ in range(1000):
+        tuned.measured(1, 1 / rates[tuned.parallel], 0.1 / rates[tuned.parallel], tuned.parallel)
+        seen += [tuned.parallel] if tuned.parallel != seen[-1] else []
+    assert seen[:3] == [64, 32, 16]
     assert tuned.parallel == 16
 
 

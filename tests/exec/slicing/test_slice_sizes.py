@@ -150,6 +150,15 @@ def test_slices_that_compute_are_tried_alone_whatever_has_the_lock_in_between() 
     assert width.alone
 
 
+def test_a_function_that_waits_for_most_rows_is_not_tried_alone() -> None:
+    """Such as one that downloads what is not on this disk yet."""
+    width, here = Width(8), Spent(1, 0.012, 0.012, 0.0, 8, 0.002)
+    far = Spent(1, 0.3, 0.001, 0.0, 8, 0.04)
+    assert measured(width, here, *[far] * 5) == [None] * 6
+    assert width.decided
+    assert not width.alone
+
+
 def test_a_run_that_decides_nothing_is_followed_by_one_that_doubts_at_once() -> None:
     earlier = LastRun(apart=True)
     assert measured(Width(8, earlier), *[spent(0.02, 0.01, 2)] * 40) == [None] * 40

@@ -69,6 +69,20 @@ def test_types_are_those_of_the_values(items: list[Any], kind: pa.DataType) -> N
         check_source(source, pa.table({"item": pa.array(plain, kind)}))
 
 
+class Odd(int):
+    """An integer that converts to another one."""
+
+    def __int__(self) -> int:
+        return 99
+
+    def __float__(self) -> float:
+        raise ZeroDivisionError
+
+
+def test_a_subclass_of_int_is_stored_as_its_value() -> None:
+    assert rows_of(from_dict({"x": [Odd(3), 4]})) == [{"x": 3}, {"x": 4}]
+
+
 PLAIN: tuple[st.SearchStrategy[Any], ...] = (
     st.booleans(),
     st.integers(-(2**63), 2**63 - 1),
