@@ -135,14 +135,18 @@ def values_pieces(array: pa.Array) -> Iterator[object]:
     yield array.to_pylist()
 
 
+def unpacked(bits: pa.Buffer, offset: int, count: int) -> np.ndarray:
+    """Return bits ``offset`` to ``offset + count`` of a buffer of Arrow's as booleans, (count,)."""
+    first, last = offset // 8, offset % 8 + count
+    packed = np.frombuffer(bits, np.uint8)[first : first + (last + 7) // 8]
+    return np.unpackbits(packed, count=last, bitorder="little")[offset % 8 :].view(bool)
+
+
 def _bits(array: pa.Array) -> np.ndarray[Any, Any]:
     """Pack a boolean array without nulls, eight values per byte."""
-    data, first = array.buffers()[1], array.offset % 8
-    if data is None:
-        return np.zeros(0, np.uint8)
-    packed = np.frombuffer(data, np.uint8)[array.offset // 8 :]
-    flags = np.unpackbits(packed, count=first + len(array), bitorder="little")
-    return np.packbits(flags[first:])
+    data = array.buffers()[1]
+    flags = np.zeros(0, bool) if data is None else unpacked(data, array.offset, len(array))
+    return np.packbits(flags)
 
 
 def _bit_pieces(array: pa.Array) -> Iterator[object]:

@@ -34,6 +34,7 @@ ALONE: dict[type, pa.DataType] = {
 }
 # Types whose exact Arrow type depends on the values (time zone, digits, fields).
 BY_VALUE = (dt.datetime, decimal.Decimal, list, tuple, dict)
+# Texts of a column up to which their conversion in Python takes less time than importing pandas.
 FEW = 1 << 17
 TRY = "one type per column, None where a value is missing, or schema={...} to say which type"
 
@@ -76,8 +77,7 @@ def _by_type(values: Sequence[Any], name: str) -> Typed:
 def _plain(values: Sequence[Any], kind: pa.DataType | None) -> pa.Array | None:
     """Return an array of numbers, booleans or texts of one exact type; None for other values.
 
-    It needs no ``pyarrow.array``, whose first call imports pandas, where it is installed; where
-    there are many texts, the import takes less time than their conversion in Python.
+    It needs no ``pyarrow.array``, whose first call imports pandas, where it is installed.
     """
     try:
         if kind in TEXTS.values() and len(values) <= FEW:

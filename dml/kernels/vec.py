@@ -7,6 +7,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from dml.base.content_digest import unpacked
+
 # Type codes whose values are NumPy arrays; every other type has code "arrow".
 NUMERIC_CODES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
 
@@ -159,7 +161,7 @@ def elements(array: pa.Array, code: Any) -> np.ndarray:
     if data is None:
         return np.zeros(len(array), code)
     if code == "b1":
-        return _unpacked(data, first, len(array))
+        return unpacked(data, first, len(array))
     whole = data.size // np.dtype(code).itemsize  # of nothing, a buffer may be of any size
     return np.frombuffer(data, code, whole)[first : first + len(array)]
 
@@ -169,10 +171,4 @@ def validity(array: pa.Array) -> np.ndarray | None:
     bits = array.buffers()[0] if array.null_count else None
     if bits is None:
         return None if not array.null_count else np.zeros(len(array), bool)
-    return _unpacked(bits, array.offset, len(array))
-
-
-def _unpacked(bits: pa.Buffer, offset: int, rows: int) -> np.ndarray:
-    first, count = offset // 8, offset % 8 + rows
-    packed = np.frombuffer(bits, np.uint8)[first : first + (count + 7) // 8]
-    return np.unpackbits(packed, count=count, bitorder="little")[offset % 8 :].view(bool)
+    return unpacked(bits, array.offset, len(array))

@@ -46,13 +46,11 @@ class SharedWorker:
     runs only stages that need them: slices of others would delay the use of a GPU.
     """
 
-    reserved = False
-
     _numbers = itertools.count()
 
     def __init__(self, classes: Set[bytes] = frozenset()) -> None:
         self.name, self.place = f"desk-{next(self._numbers)}", -1
-        self.classes = set(classes)
+        self.classes, self.reserved = set(classes), False
         self.runs = set[str]()  # the company's lock guards them
         self.waiting = Counter[str]()  # orders by run, each counted under the lock of that run
         self.tasks: queue.SimpleQueue[tuple[_Processes, Run | None] | None] = queue.SimpleQueue()
