@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -363,30 +364,29 @@ def test_the_next_batch_is_begun_before_it_is_asked_for() -> None:
     assert ahead_threads() == before
 
 
+def heavy(batch: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(2 * SLOW_S)
+    return batch
+
+
+def bursty(tuned: PrefetchDepth, measured: Callable[..., int], *given: Any) -> int:
+    make_s, waited_s = (0.02, 0.01) if tuned.elements % 10 == 0 else (2e-4, 0.0)
+    return measured(tuned, make_s, 0.003, waited_s, *given[3:])
+
+
 @pytest.mark.usefixtures("taking")
 def test_changes_of_the_depth_are_shown_and_known_to_the_next_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One batch in ten is slow; the chunks of a window are those of a run."""
+    """One batch in ten is said to be slow, so that the load of the machine decides nothing."""
     monkeypatch.setattr("dml.exec.delivery.prefetch_depth.CHUNK_S", 0.0)
 
-    def bursty(batch: dict[str, Any]) -> dict[str, Any]:
-        time.sleep(0.02 if batch["id"][0] % 10 == 0 else 2 * SLOW_S)
-        return batch
-
     def ran(**options: Any) -> tuple[Elements, list[dict[str, Any]]]:
-        it, out = iter(ds.with_options(**options)), []
-        for batch in it:
-            out.append(batch["id"].tolist())
-            time.sleep(0.002)  # the step of a training
-        return it, out
+        it = iter(ds.with_options(**options))
+        return it, [batch["id"].tolist() for batch in it]
 
-    ds = (
-        dml.range(100)
-        .batch(1)
-        .map(bursty, fingerprint="bursty")
-        .with_options(telemetry_dir=tmp_path)
-    )
+    monkeypatch.setattr(PrefetchDepth, "measured", partialmethod(bursty, PrefetchDepth.measured))
+    ds = dml.range(100).batch(1).map(heavy).with_options(telemetry_dir=tmp_path)
     kept, before = ran(tune="off")
     assert "tuned" not in kept.stats().summary
     tuned, after = ran()
