@@ -188,10 +188,12 @@ class TrayDesk:
     ) -> None:
         self.wide, self._part, self._first, self._length = wide, part, first, length
 
-    def edge(self, start: int) -> int | None:
-        """Return the row of the block at which the tray with row ``start`` ends, or None."""
-        if self._part is None:
-            return None
+    @property
+    def edge(self) -> Callable[[int], int] | None:
+        """A function that returns at which row of the block the tray with a row ends, or None."""
+        return None if self._part is None else self._edge
+
+    def _edge(self, start: int) -> int:
         return start + self._length - (self._first + start) % self._length
 
     def rows(self, start: int, stop: int, *, proven: bool = False) -> list[Any]:
@@ -217,7 +219,7 @@ class TrayDesk:
     def _room(self, name: str, start: int, stop: int) -> np.ndarray:
         code, shape = form = self.wide[name]
         found: Found = None
-        if self._part is not None and (edge := self.edge(start)) is not None and stop <= edge:
+        if self._part is not None and stop <= self._edge(start):
             found = self._part((name, form), range(self._first + start, self._first + stop))
         return np.empty((stop - start, *shape), code) if found is None else found
 
@@ -251,12 +253,14 @@ class CopiedRows(list[Any]):
 class Placed(CopiedRows):
     """Copied rows, with large arrays copied into ``places``, one array per large column.
 
-    Once a value of a column does not fit, the column has no entry in ``places`` any more.
+    Once a value of a column does not fit, the column has no entry in ``places`` any more. Floats
+    are searched for NaN here, while the processor's cache holds them.
     """
 
     def __init__(self, places: dict[str, np.ndarray]) -> None:
         super().__init__()
         self.places, self._count = places, 0
+        self._plain = {name for name, array in places.items() if array.dtype.kind == "f"}
 
     def append(self, row: Any) -> None:
         """Append ``row``, with its arrays copied to their places."""
@@ -265,17 +269,25 @@ class Placed(CopiedRows):
     def whole(self, name: str) -> np.ndarray | None:
         """Return column ``name`` (n, ...); None if some of its values are not in ``places``."""
         found = self.places.get(name)
-        return found[: len(self)] if found is not None and self._count == len(self) else None
+        if found is None or self._count != len(self):
+            return None
+        found = found[: len(self)]
+        if name in self._plain:
+            self._plain.discard(name)  # or its bytes would count twice
+            buffer_ownership.finish(found, found.nbytes)
+        return found
 
     def _copied(self, row: Any) -> Any:
         end_copy()
         at, made = len(self), dict[str, Any](row) if isinstance(row, Mapping) else None
         self._count += 1
         for name, array in list(self.places.items()):
-            value = None if made is None else made.get(name)
+            value: Any = None if made is None else made.get(name)
             if made is not None and _fits(value, array) and at < len(array):
                 array[at] = value
                 made[name] = array[at]
+                if name in self._plain and np.isnan(value).any():
+                    self._plain.discard(name)
             else:
                 del self.places[name]
         if made is None:

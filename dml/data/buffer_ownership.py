@@ -33,7 +33,7 @@ class Alone:
 
     def __init__(self, start: int, owner: Any) -> None:
         self.start, self.nbytes = start, memoryview(owner).nbytes
-        self.finished = False  # no float in this memory is NaN
+        self.finished_bytes = 0  # of floats, none of which is NaN
         self._owner = ref(owner)
 
     def holds(self, place: int) -> bool:
@@ -142,21 +142,27 @@ def overlapping(arrays: Sequence[np.ndarray]) -> bool:
     return any(end > after[0] for end, after in zip(ends, places[1:], strict=False))
 
 
-def finish(array: np.ndarray) -> None:
-    """Mark the ``Alone`` that contains ``array`` as free of NaN, so that no NaN is normalized."""
+def finish(array: np.ndarray, nbytes: int | None = None) -> None:
+    """Mark the ``Alone`` that contains ``array`` as free of NaN, so that no NaN is normalized.
+
+    If only ``nbytes`` bytes of it are known to be, they are added to those of earlier calls, none
+    of which may have counted them. If threads do that at once, a call may be lost.
+    """
     place = array.ctypes.data
     found = _near(place)
     if isinstance(found, Alone) and found.holds(place):
-        found.finished = True
+        found.finished_bytes += found.nbytes if nbytes is None else nbytes
 
 
 def finished(array: np.ndarray) -> bool:
-    """Return True if ``finish`` marked the registered memory that contains ``array``."""
+    """Return True if ``finish`` marked all the registered memory that contains ``array``."""
     if not _STARTS:
         return False
     place = array.ctypes.data
     found = _near(place)
-    return isinstance(found, Alone) and found.finished and found.holds(place)
+    if not isinstance(found, Alone) or not found.holds(place):
+        return False
+    return found.finished_bytes >= found.nbytes
 
 
 def _register(memory: Alone | Lent) -> None:

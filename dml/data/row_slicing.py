@@ -20,8 +20,9 @@ from dml.data.schema import Schema, code_of
 
 # Most rows that exist as dicts at a time: few enough to stay in the processor's cache.
 CALLS = 16384
-# Bytes of one block of returned rows, without its last row.
-PART_BYTES = 2 << 20
+# Bytes of one block of returned rows, without its last row; and of rows that have a place in memory
+# which outlives the block.
+PART_BYTES, PLACED_BYTES = 2 << 20, 8 << 20
 # Rows that a function is called on before its result is measured: at first, and at most.
 FIRST_STEP, GROWTH, MOST_STEP = 1, 4, 4096
 # Number of first rows from which unknown types of returned columns are inferred, and the bytes of
@@ -52,13 +53,16 @@ def row_bytes(schema: Schema) -> int | None:
 class CallPace:
     """Chooses ``step``, the number of rows for the next call of a function, by result size.
 
-    ``schema`` is the schema of the results, or None if it is unknown.
+    ``schema`` is the schema of the results, or None if it is unknown. Results may be ``placed`` in
+    memory that outlives their block.
     """
 
-    def __init__(self, schema: Schema | None) -> None:
+    def __init__(self, schema: Schema | None, *, placed: bool = False) -> None:
         each = None if schema is None else row_bytes(schema)
         self.known, self.each_bytes = each is not None, each or 0.0
         few = -(-PART_BYTES // max(1, each or 1))  # as many as make a block
+        if placed:
+            few = max(few, PLACED_BYTES // max(1, each or 1))
         self.step = FIRST_STEP if each is None else max(1, min(CALLS, few))
         self.most = MOST_STEP if each is None else self.step
 
@@ -75,17 +79,18 @@ def by_weight(
     n: int,
     schema: Schema,
     work: Callable[[int, int], Iterator[Block]],
-    edge: Callable[[int], int | None] = lambda _: None,
+    edge: Callable[[int], int] | None = None,
 ) -> Iterator[Block]:
     """Run ``work`` on ``n`` rows, in blocks of ``CALLS`` rows, fewer where rows are large.
 
     ``work(start, stop)`` is called for consecutive ranges of rows, and yields blocks of ``schema``,
-    computed from each row separately. If it raises, its earlier results are yielded first. A block
-    that begins at row i ends at row ``edge(i)`` at the latest, unless that is None.
+    computed from each row separately. If it raises, its earlier results are yielded first. With
+    ``edge``, rows have places in memory that outlives their blocks, and a block that begins at row
+    i ends at row ``edge(i)`` at the latest.
     """
-    pace, start = CallPace(schema), 0
+    pace, start = CallPace(schema, placed=edge is not None), 0
     while start < n:
-        made, end = _Weighing(), min(n, start + CALLS, edge(start) or n)
+        made, end = _Weighing(), min(n, start + CALLS, n if edge is None else edge(start))
         try:
             while start < end and made.weight < PART_BYTES:
                 stop = min(start + pace.step, end)

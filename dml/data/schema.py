@@ -6,7 +6,7 @@ import difflib
 import functools
 import re
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from typing import Any
 
 import numpy as np
@@ -179,6 +179,16 @@ class Schema(Mapping[str, pa.DataType]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._types
+
+    # the views that ``Mapping`` would give look each name up
+
+    def values(self) -> ValuesView[pa.DataType]:
+        """Types in order."""
+        return self._types.values()
+
+    def items(self) -> ItemsView[str, pa.DataType]:
+        """Names and types in order."""
+        return self._types.items()
 
     def __eq__(self, other: object) -> bool:
         if self is other:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import groupby
 
 from dml.errors import ResumeMismatchError
@@ -39,7 +40,7 @@ class Lane:
     free: bool = False
     single: bool = False
 
-    @property
+    @cached_property
     def needs(self) -> Needs:
         """Resources that a slice occupies."""
         return _needs(self.nodes)

@@ -15,7 +15,7 @@ import pytest
 
 import dml
 from dml import col
-from dml.data import batch_trays
+from dml.data import batch_trays, buffer_ownership
 from dml.data.batch_trays import SPARES, CopiedRows, Expected, Numbered, Placed, TrayMemory, Trays
 from dml.data.row_slicing import SETTLING_ROWS
 from dml.data.schema import Schema, tensor
@@ -320,10 +320,12 @@ def test_no_more_memory_is_kept_than_is_allowed() -> None:
 def test_blocks_end_with_their_trays_whoever_had_the_places() -> None:
     made, digest, schema, at = expecting(BATCH)
     desk = made.desk(digest, schema, RowIds.run(1, 5, 20), at.epoch)
-    assert [desk.edge(start) for start in (0, 2, 3, 10, 11)] == [3, 3, 11, 11, 19]
+    edge = desk.edge
+    assert edge is not None
+    assert [edge(start) for start in (0, 2, 3, 10, 11)] == [3, 3, 11, 11, 19]
     for other, name in ((made, b"e"), (Trays(), digest)):
         unlike = other.desk(name, schema, RowIds.run(1, 5, 20), at.epoch)
-        assert unlike.edge(0) is None
+        assert unlike.edge is None
         assert isinstance(unlike.rows(0, 3), Placed)
     narrow = expecting(BATCH, wide=False)
     assert narrow[0].desk(digest, narrow[2], RowIds.run(1, 0, 9), at.epoch).rows(0, 3) == []
@@ -331,7 +333,7 @@ def test_blocks_end_with_their_trays_whoever_had_the_places() -> None:
 
 def test_a_batch_that_nobody_fills_has_no_tray() -> None:
     made, digest, schema, at = expecting(1 << 40)
-    assert made.desk(digest, schema, RowIds.run(1, 0, 9), at.epoch).edge(0) is None
+    assert made.desk(digest, schema, RowIds.run(1, 0, 9), at.epoch).edge is None
     (batch,) = loaded().batch(1 << 40)
     assert len(batch["x"]) == ROWS
 
@@ -346,6 +348,25 @@ def test_rows_are_copied_and_their_dicts_are_not_changed() -> None:
         assert [each["x"][0, 0] for each in copies] == [0, 1, 2]
         assert all(row["x"] is x for row in rows)
         assert all(list(each) == ["x", "k"] for each in copies)
+
+
+@pytest.mark.parametrize("executor", ["sync", "threads"])
+def test_every_nan_has_the_same_bits_and_batches_without_are_not_searched(executor: str) -> None:
+    odd = np.array([0xFFF8_1234_0000_0000], np.uint64).view(np.float64)
+
+    def holed(row: dict[str, Any]) -> dict[str, Any]:
+        x = image(row["id"])
+        if row["id"] % 20 == 5:
+            x[3, 4:6] = odd
+        return {"k": row["id"], "x": x}
+
+    ds = dml.range(ROWS).map(holed, schema=SCHEMA).batch(BATCH)
+    for batch in ds.with_options(**QUIET, executor=executor):
+        bits, holes = batch["x"].view(np.uint64), np.isnan(batch["x"])
+        assert {int(each) for each in bits[holes]} <= {int(np.float64(np.nan).view(np.uint64))}
+        assert holes.sum() == 2 * (batch["k"] % 20 == 5).sum()
+        known = lies_in_a_tray(batch["x"]) and not holes.any() and len(holes) == BATCH
+        assert buffer_ownership.finished(batch["x"]) == known
 
 
 def test_operators_that_place_values_say_so() -> None:

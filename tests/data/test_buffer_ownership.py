@@ -251,6 +251,13 @@ def test_floats_are_looked_at_unless_none_is_nan_there() -> None:
     with of_its_own(64) as data:
         floats = data.view(np.float32)
         assert not buffer_ownership.finished(floats)
+        for part in (floats[:1], floats[4:]):
+            buffer_ownership.finish(part, part.nbytes)
+            assert not buffer_ownership.finished(floats), "three of them may be NaN"
+        buffer_ownership.finish(floats[1:4], 12)
+        assert buffer_ownership.finished(floats)
+    with of_its_own(64) as data:
+        floats = data.view(np.float32)
         buffer_ownership.finish(floats[:1])
         assert buffer_ownership.finished(floats)
         assert buffer_ownership.finished(floats[3:5])

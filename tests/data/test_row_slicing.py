@@ -25,7 +25,7 @@ from dml.data.row_slicing import (
     unfit,
     weighed,
 )
-from dml.data.schema import Schema, data_type
+from dml.data.schema import Schema, data_type, tensor
 from dml.errors import DmlError, MemoryContractError
 from dml.kernels.rows.ids import RowIds
 from dml.ops.row import flat_map
@@ -111,6 +111,14 @@ def test_numbers_are_not_weighed_and_texts_begin_with_one() -> None:
     assert pace.step == 1, "rows of 10 kB do not fit into a part"
     pace.record(1, 0)
     assert pace.step == 1, "others like them may come"
+
+
+def test_rows_with_places_of_their_own_make_larger_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    for nbytes, usual, placed in ((10 << 20, 1, 1), (4 << 20, 1, 2), (600_000, 4, 13)):
+        schema = Schema({"x": tensor("u1", (nbytes,))})
+        assert CallPace(schema).step == usual
+        assert CallPace(schema, placed=True).step == placed
 
 
 def test_a_block_is_divided_only_where_that_would_be_large() -> None:

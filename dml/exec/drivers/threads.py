@@ -83,8 +83,8 @@ class _Threads(Crew):
                 result, seconds = self.loop.runtime.perform(run, self.loop.argument(run))
         except BaseException as error:  # noqa: BLE001  (even an exit is the consumer's to see)
             result, seconds = Failure(error), 0.0
-        if isinstance(result, Outcome) and seconds > LONG_S:
-            result.queued_s = min(waits.waited_s(), seconds)
+        if isinstance(result, Outcome) and seconds - result.cpu_s > LONG_S:
+            result.queued_s = min(waits.waited_s(), seconds - result.cpu_s)
         with self.lock:
             try:
                 runs = [] if self.closing else self.loop.end(run, result, seconds)

@@ -45,18 +45,21 @@ def anonymous_bytes() -> int | None:
     They differ by at most 1 % from the anonymous memory in ``counted_bytes``. The call takes a few
     microseconds; child processes are not included.
     """
-    try:
-        with open("/proc/self/statm", "rb", buffering=0) as file:
-            fields = file.read(128).split()
-    except OSError:
-        return None
-    return (int(fields[1]) - int(fields[2])) * PAGE
+    fields = _statm()
+    return None if fields is None else (int(fields[1]) - int(fields[2])) * PAGE
 
 
 def resident_bytes() -> int | None:
     """Return this process's resident set size in bytes, pages of mapped files included, or None."""
+    fields = _statm()
+    return None if fields is None else int(fields[1]) * PAGE
+
+
+def _statm() -> list[bytes] | None:
+    """Return the numbers of pages that the system tells of this process; None if it does not."""
     try:
-        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * PAGE
+        with open("/proc/self/statm", "rb", buffering=0) as file:
+            return file.read(128).split()
     except OSError:
         return None
 

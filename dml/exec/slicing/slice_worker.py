@@ -168,7 +168,8 @@ class SliceJob(Job):
         """Return an output piece of the last operator in the form in which it is delivered."""
         if not self.finishing or piece.block is None:
             return piece
-        return dataclasses.replace(piece, block=finished(piece.block))
+        made = finished(piece.block)
+        return Piece(piece.place, piece.atom, made, losses=piece.losses)
 
     @cached_property
     def _steps(self) -> dict[tuple[int, int, bool], Steps]:
@@ -212,7 +213,7 @@ def _sliced(job: SliceJob, given: Slice, mine: Callable[[], Tally]) -> Iterator[
     steps = job.steps_between(given.begin, given.end - given.untyped)
     rows = sum(piece.block.n for piece in given.pieces if piece.block is not None)
     sizes = job.sizes
-    if given.target_bytes:
+    if given.target_bytes not in {0, sizes.target_bytes}:
         sizes = dataclasses.replace(sizes, target_bytes=given.target_bytes)
     parked = Parked(steps, job.lane.needs.memory, sizes, grain=1, rows=rows)
     work = _Working(job, given, parked, mine, _trays(job, given))
@@ -259,7 +260,8 @@ def _pieces(
         job.reading.begun(place)
         try:
             for piece in make(list(group), noted):
-                yield dataclasses.replace(piece, losses=noted.drain(_as_it_is))
+                losses = noted.drain(_as_it_is)
+                yield dataclasses.replace(piece, losses=losses) if losses else piece
                 empty = False
             if losses := noted.drain(_as_it_is):
                 yield Piece(place, atom, losses=losses)

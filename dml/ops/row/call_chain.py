@@ -93,16 +93,19 @@ class CallChain:
 
     def __init__(self, mapped: MapRows, kept: FilterRows | None) -> None:
         self.mapped, self.kept = mapped, kept
+        self._judged: tuple[Schema | None, bool] = None, False
 
     def schema(self, block: Block, at: At) -> Schema | None:
         """Return the schema of the output for ``block``; None if no loop can be generated (yet)."""
         node = self.mapped
         found = node.schema if node.schema.known else at.schemas.get(node.digest.hex())
-        if found is None or not block.schema or len(found) != node.fn.fresh:
+        if found is None or not 0 < len(block.schema) <= GENERATED:
             return None
-        if max(len(found), len(block.schema)) > GENERATED:
-            return None
-        return found if all(kind in SAME for kind in found.values()) else None
+        judged = self._judged
+        if judged[0] is not found:
+            able = len(found) == node.fn.fresh and len(found) <= GENERATED
+            judged = self._judged = found, able and all(kind in SAME for kind in found.values())
+        return found if judged[1] else None
 
     def run(self, block: Block, schema: Schema, at: At) -> Iterator[Block]:
         """Yield the output of both operators as one block; raise an error after the rows before it.
