@@ -369,6 +369,13 @@ def test_every_nan_has_the_same_bits_and_batches_without_are_not_searched(execut
         assert buffer_ownership.finished(batch["x"]) == known
 
 
+def test_rows_that_need_no_order_and_overtake_none_are_copied_once() -> None:
+    ds = loaded(schema=SCHEMA, deterministic=False).batch(BATCH)
+    batches = list(ds.with_options(executor="threads", num_workers=1))
+    assert [int(k) for batch in batches for k in batch["k"]] == [*range(ROWS)]
+    assert all(lies_in_a_tray(batch["x"]) for batch in batches[:-1])
+
+
 def test_operators_that_place_values_say_so() -> None:
     assert MapRows.places
     assert not dml.range(3).batch(2)._node.places

@@ -41,7 +41,7 @@ def held_back(folder: Path) -> Callable[[dict[str, Any]], dict[str, Any]]:
                 os.close(os.open(folder / "first", os.O_CREAT | os.O_EXCL))
             except FileExistsError:
                 return row
-            deadline = time.monotonic() + HANG_S
+            deadline = time.monotonic() + 2 * HANG_S  # longer than the run may take
             while not (folder / "over").exists() and time.monotonic() < deadline:
                 time.sleep(0.01)
         return row

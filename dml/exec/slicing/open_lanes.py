@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
+from time import perf_counter
 from typing import Any, NamedTuple
 
 from dml.data.block import Block
 from dml.errors import DmlError
 from dml.exec.memory.memory_shares import lane_demand
 from dml.exec.slicing.slice_input import GroupTaker, OneByOne, SliceInput, Units
-from dml.exec.slicing.slice_sizes import MOST_ROWS, Cutting, SlicePace
+from dml.exec.slicing.slice_sizes import LONG_S, MOST_ROWS, Cutting, SlicePace
 from dml.exec.slicing.slice_worker import SliceJob
 from dml.exec.slicing.sliced_flow import Hearing, LanePart, LaneWork, SlicedFlow
 from dml.exec.streams.plan_run import PlanRun
@@ -173,6 +175,10 @@ class Done(NamedTuple):
     given: int = ALL
 
 
+class OvertakingError(Exception):
+    """Ends the wait for a slice, since rows of later slices may be delivered now."""
+
+
 class UnorderedFlow(SlicedFlow):
     """The output rows of a lane in the order in which slices complete; each row comes once.
 
@@ -194,6 +200,9 @@ class UnorderedFlow(SlicedFlow):
         self.place = self.origin = 0  # input rows taken; and the base at the last pull
         self.behind = 0  # the last of the taken rows that lie behind the input's position
         self.current: LanePart | None = None
+        # the oldest part, since when the consumer waits for it, and whether others may overtake it
+        self.head: LanePart | None = None
+        self.head_since, self.overtaking = 0.0, False
         self.switched = not self.lane.free
 
     # Output
@@ -242,14 +251,36 @@ class UnorderedFlow(SlicedFlow):
         """Return the oldest part with output, or None; an error waits for all parts before it."""
         self._switch()
         first = self.parts[0] if self.parts else None
-        free = first is not None and first.loose and self.lane.free
-        if not free or len(self.done) >= MOST_SPANS:
+        free = self.lane.free and len(self.done) < MOST_SPANS
+        if first is None or not first.loose or not free:
             self.current = super()._ready()
             return self.current
-        able = (part for part in self.parts if part.pieces)
+        able = [part for part in self.parts if part.pieces]
         usual = (part for part in able if part is first or part.pieces[0].error is None)
-        self.current = next(usual, None)
+        found = next(usual, None)
+        self.current = found if found is first or self._may_overtake(first) else None
         return self.current
+
+    def _may_overtake(self, first: LanePart) -> bool:
+        """Return whether later parts may be delivered before ``first``, the oldest, is ready.
+
+        They may once the consumer has waited for it, or where workers have nothing else to do:
+        rows in order have places in their batch, and are not copied once more.
+        """
+        if first is not self.head:
+            self.head, self.head_since, self.overtaking = first, perf_counter(), False
+        idle = len(self.running) < self.pace.workers
+        self.overtaking |= idle or perf_counter() - self.head_since > LONG_S
+        return self.overtaking
+
+    def _receive(self) -> None:
+        with suppress(OvertakingError):
+            super()._receive()
+
+    def _more(self) -> None:
+        super()._more()
+        if self._ready() is not None:
+            raise OvertakingError
 
     def _switch(self) -> None:
         """Deliver slices in order of completion once all gates are open and none stops a slice."""
@@ -339,10 +370,6 @@ class UnorderedFlow(SlicedFlow):
                     return False
             self.done.append(self.saved.popleft())
         return True
-
-    def _start(self, part: LanePart, pieces: Any, begin: int, first: int | None = None) -> None:
-        del first  # the order of rows is free, so the place of this row in a batch is unknown
-        super()._start(part, pieces, begin)
 
 
 def joined(spans: list[Done]) -> list[Done]:
