@@ -20,9 +20,11 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,23 @@ def photographs(folder: Path) -> list[str]:
     """Paths of so many photographs, some of them several times."""
     found = sorted(map(str, folder.iterdir()))
     return list(itertools.islice(itertools.cycle(found), PHOTOS))
+
+
+@cache
+def folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder that lasts as long as the process."""
+    return tempfile.TemporaryDirectory()
+
+
+def packed(images: Path) -> Path:
+    """The photographs as a Parquet file, a hundred to a row group."""
+    import pyarrow as pa  # noqa: PLC0415 - the peers' environments need none
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    path = Path(folder().name, "photographs.parquet")
+    table = pa.table({"image": [Path(each).read_bytes() for each in photographs(images)]})
+    pq.write_table(table, path, row_group_size=100)
+    return path
 
 
 def augmented(encoded: bytes, draw: random.Random) -> np.ndarray:
@@ -123,10 +142,7 @@ def dml_epoch(job: str, images: Path) -> Epoch:
             .batch(PHOTO_BATCH)
         ),
         "parquet": lambda: (
-            dml.read_parquet(images / "photographs.parquet")
-            .shuffle(1000)
-            .random_map(augment)
-            .batch(PHOTO_BATCH)
+            dml.read_parquet(packed(images)).shuffle(1000).random_map(augment).batch(PHOTO_BATCH)
         ),
     }
     workers = CORES if job in {"paths", "parquet"} else WORKERS

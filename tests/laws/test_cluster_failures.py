@@ -382,7 +382,7 @@ def test_what_a_killed_worker_did_not_deliver_is_all_that_is_done_again(
     many: Callable[[int, int], int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dml.exec.slicing.slice_sizes.MOST_ROWS", UNIT_ROWS // 2)
+    monkeypatch.setattr("dml.exec.slicing.open_lanes.MOST_ROWS", UNIT_ROWS // 2)
     write_keys(tmp_path, UNITS * UNIT_ROWS, UNIT_ROWS)
     kills = many(2, 3)
     for number in range(many(1, 10)):
