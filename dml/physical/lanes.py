@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import groupby
 
+from dml.base.cached_property import cached_property
 from dml.errors import ResumeMismatchError
 from dml.expr.facts import Needs, ResumeCost, Rows
 from dml.expr.flow import Position

@@ -46,10 +46,10 @@ class RemoteCrew(Crew):
         """Record that a slice is handed out; the caller holds the lock."""
         self.race.begin(run, time.perf_counter())
 
-    def counts(self, run: Run, *, lost: bool = False) -> bool:
+    def counts(self, run: Run, *, lost: bool = False, more: bool = False) -> bool:
         """Record that an attempt ended; return True for the one attempt at a slice that counts."""
         with self.lock:
-            return self.race.end(run, time.perf_counter(), lost=lost)
+            return self.race.end(run, time.perf_counter(), lost=lost, more=more)
 
     def tick(self) -> None:
         """Begin overdue slices a second time where slots are idle and memory is left."""
@@ -58,7 +58,6 @@ class RemoteCrew(Crew):
                 run = self.race.late(time.perf_counter(), self._fits)
                 if run is None:
                     break
-                self.homes.pop(run.seq, None)  # it begins again elsewhere, up to its place
                 self.hand_out([run])
 
     def _fits(self, run: Run) -> bool:
@@ -81,10 +80,8 @@ class RemoteCrew(Crew):
 
     def answered(self, run: Run, worker: str, answer: Answer) -> None:
         """Pass a worker's answer to the loop, unless another attempt at the slice counted."""
-        if not self.counts(run):
-            if answer.parcel is not None and not answer.parcel.outcome.done:
-                with self.lock:  # its generator stays parked, unused, until the run ends
-                    self.loop.core.state.parked_bytes += answer.parcel.outcome.parked_bytes
+        more = answer.parcel is not None and not answer.parcel.outcome.done
+        if not self.counts(run, more=more):
             return
         for key, schema in answer.schemas.items():
             self.job.at.schemas.setdefault(key, schema)

@@ -17,7 +17,7 @@ from dml.exec.tasks.job import Job
 
 FACTOR = 3.0  # times the 95th percentile of recent slices of the stage
 LEAST_S = 1.0  # a shorter slice is not worth a second attempt
-ENOUGH = 8  # slices of a stage that tell what is usual; of n fewer, it is 8 / n times as much
+ENOUGH = 8  # slices of a stage before its percentile is used
 RECENT = 64
 
 
@@ -35,13 +35,15 @@ class _Slice:
 class Race:
     """The running slices of a run, and the attempts at each.
 
-    ``repeatable`` is True if each of them may be run twice.
+    ``repeatable`` is True if each of them may be run twice. A slice whose task has more slices to
+    run is never repeated: the generator of the second attempt would stay parked unused.
     """
 
     def __init__(self, stages: int) -> None:
         self.repeatable = False
         self._under: dict[tuple[Seq, int], _Slice] = {}
         self._seconds = [deque[float](maxlen=RECENT) for _ in range(stages)]
+        self._whole = [True] * stages  # every task so far had a single slice
 
     def begin(self, run: Run, now: float) -> None:
         """Register one more attempt at slice ``run``, at time ``now``."""
@@ -49,7 +51,7 @@ class Race:
         found.attempts += 1
         found.wanted = True
 
-    def end(self, run: Run, now: float, *, lost: bool = False) -> bool:
+    def end(self, run: Run, now: float, *, lost: bool = False, more: bool = False) -> bool:
         """Record the end of an attempt; return True for a first result, or if all are lost."""
         found = self._under.get((run.seq, run.k))
         if found is None:
@@ -62,6 +64,7 @@ class Race:
         found.wanted = False
         if not lost:
             self._seconds[run.stage].append(now - found.since)
+            self._whole[run.stage] &= not more
         return True
 
     def wanted(self, run: Run) -> bool:
@@ -89,10 +92,12 @@ class Race:
         return first.run
 
     def _late(self, found: _Slice, now: float) -> bool:
-        seconds = self._seconds[found.run.stage]
-        if found.again or not found.wanted or not seconds:
+        seconds, run = self._seconds[found.run.stage], found.run
+        if found.again or not found.wanted or run.k or not self._whole[run.stage]:
             return False
-        usual = sorted(seconds)[int(0.95 * len(seconds))] * max(1.0, ENOUGH / len(seconds))
+        if len(seconds) < ENOUGH:
+            return False
+        usual = sorted(seconds)[int(0.95 * len(seconds))]
         return now - found.since > max(FACTOR * usual, LEAST_S)
 
 

@@ -29,6 +29,8 @@ from dml.physical.plan import Stage
 
 # Most spans in a position of an unordered flow: with this many, only the oldest slice is delivered.
 MOST_SPANS = 64
+# Part of the most bytes of rows in progress that may wait for the oldest slice of an unordered flow
+WAITING_PART = 4
 ALL = -1
 
 
@@ -258,19 +260,21 @@ class UnorderedFlow(SlicedFlow):
         able = [part for part in self.parts if part.pieces]
         usual = (part for part in able if part is first or part.pieces[0].error is None)
         found = next(usual, None)
-        self.current = found if found is first or self._may_overtake(first) else None
+        self.current = found if found is first or self._may_overtake(first, able) else None
         return self.current
 
-    def _may_overtake(self, first: LanePart) -> bool:
-        """Return whether later parts may be delivered before ``first``, the oldest, is ready.
+    def _may_overtake(self, first: LanePart, able: Sequence[LanePart]) -> bool:
+        """Return whether the ``able`` parts may be delivered before ``first``, which is not ready.
 
-        They may once the consumer has waited for it, or where workers have nothing else to do:
-        rows in order have places in their batch, and are not copied once more.
+        They may once ``first`` has been the oldest part for a while, if workers have nothing else
+        to do, or if the rows that wait, which are in no account, have many bytes. Rows in order
+        have places in their batch, and are not copied once more.
         """
         if first is not self.head:
             self.head, self.head_since, self.overtaking = first, perf_counter(), False
         idle = len(self.running) < self.pace.workers
-        self.overtaking |= idle or perf_counter() - self.head_since > LONG_S
+        many = sum(part.nbytes for part in able) > self.pace.most_bytes // WAITING_PART
+        self.overtaking |= idle or many or perf_counter() - self.head_since > LONG_S
         return self.overtaking
 
     def _receive(self) -> None:
