@@ -183,7 +183,8 @@ def _near(address: int) -> Alone | Lent | None:
     During a concurrent change the result may be wrong, but memory that contains ``address`` is
     always found: it stays registered, because the caller has an array in it.
     """
+    starts = _STARTS.copy()  # else another thread may shift it between the search and the look
     try:
-        return _PLACES.get(_STARTS[bisect_right(_STARTS, address) - 1])
+        return _PLACES.get(starts[bisect_right(starts, address) - 1])
     except IndexError:
         return None

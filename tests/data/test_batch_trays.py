@@ -366,7 +366,9 @@ def test_every_nan_has_the_same_bits_and_batches_without_are_not_searched(execut
         assert {int(each) for each in bits[holes]} <= {int(np.float64(np.nan).view(np.uint64))}
         assert holes.sum() == 2 * (batch["k"] % 20 == 5).sum()
         known = lies_in_a_tray(batch["x"]) and not holes.any() and len(holes) == BATCH
-        assert buffer_ownership.finished(batch["x"]) == known
+        found = buffer_ownership.finished(batch["x"])
+        # threads that register memory meanwhile may hide it: then a batch is searched once more
+        assert found == known or (executor == "threads" and not found)
 
 
 def test_rows_that_need_no_order_and_overtake_none_are_copied_once() -> None:

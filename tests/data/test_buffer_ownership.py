@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -227,6 +228,24 @@ def test_no_array_reaches_beyond_it(start: int, count: int) -> None:
     place = ctypes.addressof(owner)
     found = Alone(place, owner).array(place + start, np.dtype(np.uint8), (count,))
     assert (found is not None) == (0 <= start < 16 and start + count <= 16)
+
+
+def test_memory_that_another_thread_registers_meanwhile_hides_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = (ctypes.c_char * 16)()
+
+    def meanwhile(starts: list[int], address: int) -> int:
+        found = bisect_right(starts, address)
+        buffer_ownership.alone(1, other)  # below all others
+        return found
+
+    with of_its_own(64) as data:
+        monkeypatch.setattr(buffer_ownership, "bisect_right", meanwhile)
+        try:
+            assert buffer_ownership.handed(data) is not None
+        finally:
+            buffer_ownership.gone(1)
 
 
 def test_what_is_not_such_memory_is_not_handed_out() -> None:
