@@ -135,8 +135,8 @@ class Worker(ChildProcess):
     """A worker process; ``place`` is the unit that it was reading when it was lost, or -1.
 
     ``parked`` are the tasks, by run and place, whose other partitions only this worker can make
-    without repeating calls. A ``spent`` worker is to end once there are none. ``classes`` are those
-    whose instances it may have.
+    without repeating calls; the value is True if no call may be repeated. A ``spent`` worker is to
+    end once there are none. ``classes`` are those whose instances it may have.
     """
 
     _names = itertools.count()
@@ -145,7 +145,7 @@ class Worker(ChildProcess):
         self.name = f"worker-{next(self._names)}"
         self.used, self.jobs, self.classes = False, set[str](), set[bytes]()
         self.place, self.number = -1, 0
-        self.parked, self.spent = set[tuple[str, Seq]](), False
+        self.parked, self.spent = dict[tuple[str, Seq], bool](), False
         with ExitStack() as undone:
             self.note, self.due = MemoryNote(), MemoryNote()
             undone.callback(self.note.close)
@@ -161,8 +161,9 @@ class Worker(ChildProcess):
         """Run an order, and return the worker's answer; after any exception the worker is unusable.
 
         Raise WorkerLostError if the process dies, or is killed because a signal suspended it for
-        half a minute; raise UnwantedError if ``unwanted()`` is true at two checks; raise StuckError
-        if a call exceeds its time limit, and holds Python's lock so that nothing else can run.
+        half a minute; raise UnwantedError if ``unwanted()`` is true at two checks, unless a task of
+        another run is parked in the process whose calls must not be repeated; raise StuckError if a
+        call exceeds its time limit, and holds Python's lock so that nothing else can run.
         """
         self.note.write(-1)
         self.due.write(-1)
@@ -172,7 +173,7 @@ class Worker(ChildProcess):
                 self.channel.post(job)
             self.number += 1
             self.channel.send(dataclasses.replace(order, number=self.number))
-            self._await(unwanted)
+            self._await(unwanted, order.name)
             number, answer = self.receive()
         except (EOFError, OSError) as error:
             raise self._lost(error) from error
@@ -181,15 +182,16 @@ class Worker(ChildProcess):
         found: Answer = answer
         self.spent |= found.spent
         if found.parcel is None or found.parcel.outcome.done:
-            self.parked.discard((order.name, order.run.seq))
+            self.parked.pop((order.name, order.run.seq), None)
         else:
-            self.parked.add((order.name, order.run.seq))
+            self.parked[order.name, order.run.seq] = order.once
         return found
 
-    def _await(self, unwanted: Callable[[], bool]) -> None:
+    def _await(self, unwanted: Callable[[], bool], name: str) -> None:
         patience, self.stood_s = 2, 0.0
+        alone = all(run == name for (run, _), once in self.parked.items() if once)
         while not self.channel.heard(HEARD_S):
-            patience -= unwanted()
+            patience -= alone and unwanted()
             if not patience:
                 raise UnwantedError
             due = self.due.read()
@@ -202,7 +204,7 @@ class Worker(ChildProcess):
         """Tell the worker to release the run ``name``; return False if the process is gone."""
         self.used = True
         self.jobs.discard(name)
-        self.parked = {each for each in self.parked if each[0] != name}
+        self.parked = {each: once for each, once in self.parked.items() if each[0] != name}
         try:
             self.channel.send(("close", name))
         except OSError:

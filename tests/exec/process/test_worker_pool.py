@@ -85,6 +85,19 @@ def test_nobody_waits_for_an_answer_that_is_not_wanted(monkeypatch: pytest.Monke
     worker.close()
 
 
+def test_a_worker_that_has_what_cannot_begin_again_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "HEARD_S", 0.01)
+    worker = Worker()
+    worker.parked = {("another run", (5,)): True}
+    os.kill(worker.process.pid, signal.SIGSTOP)
+    threading.Timer(0.5, os.kill, (worker.process.pid, signal.SIGCONT)).start()
+    assert worker.do(ORDER, job(), lambda: True).error
+    assert ("another run", (5,)) in worker.parked
+    worker.close()
+
+
 def test_who_is_given_back_is_taken_again_while_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "END_S", HANG_S)  # nobody is killed who is only slow
     pool = ProcessPool(Worker, ALL)
