@@ -367,7 +367,7 @@ def test_every_nan_has_the_same_bits_and_batches_without_are_not_searched(execut
         assert holes.sum() == 2 * (batch["k"] % 20 == 5).sum()
         known = lies_in_a_tray(batch["x"]) and not holes.any() and len(holes) == BATCH
         found = buffer_ownership.finished(batch["x"])
-        # threads that register memory meanwhile may hide it: then a batch is searched once more
+        # counts of two threads at once may lose one: then a batch is searched once more
         assert found == known or (executor == "threads" and not found)
 
 
