@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -19,6 +21,9 @@ MEMORY_FILES: Final = (
 CPU_FILES: Final = (("cpu.max", "cpu.max"), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
 UNLIMITED: Final = 1 << 60
 LINE_BYTES: Final = 256  # more than one or two numbers take
+FRESH_S: Final = 0.1  # a run asks for its limits several times while it begins
+
+_LINES: Final = dict[Path, tuple[float, str]]()  # first lines, and when they were read
 
 
 def cpu_quota(proc: Path = PROC, groups: Path = GROUPS) -> float | None:
@@ -95,8 +100,15 @@ def _number(path: Path) -> int | None:
 
 
 def _first_line(path: Path) -> str:
+    """Return the first line of a file as it is, or was up to ``FRESH_S`` seconds ago."""
+    now_s = time.perf_counter()
+    read_s, line = _LINES.get(path, (-math.inf, ""))
+    if now_s - read_s < FRESH_S:
+        return line
     try:
         with open(path, "rb", buffering=0) as file:  # unbuffered: every run reads it
-            return file.read(LINE_BYTES).decode("ascii").partition("\n")[0].strip()
+            line = file.read(LINE_BYTES).decode("ascii").partition("\n")[0].strip()
     except (OSError, UnicodeError):
-        return ""
+        line = ""
+    _LINES[path] = now_s, line
+    return line

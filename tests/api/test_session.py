@@ -194,6 +194,20 @@ def test_a_chain_divides_the_stages_share(limit: int) -> None:
     assert budget.target_bytes <= divided(alone, limit, 4, None).target_bytes
 
 
+def test_only_files_and_functions_may_wait(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"id": [1, 2]}), path)
+    twice = {"x": dml.col("id") * 2}
+
+    def waits(ds: dml.Dataset) -> bool:
+        plan = session.optimized(ds._node, Settings()).plan
+        return demands_of(plan, divided(plan, 64 * MIB, 2, None))[0].may_wait
+
+    assert not waits(dml.range(9).with_columns(**twice))
+    assert not waits(dml.from_dict({"id": [1, 2]}).with_columns(**twice))
+    assert waits(dml.read_parquet(path).with_columns(**twice))
+
+
 def test_a_stage_reserves_what_it_asks_for() -> None:
     asked = dml.range(9).map(
         halved, num_cpus=0, num_gpus=0.5, memory="3MiB", resources={"tpu": 2}, concurrency=3

@@ -95,3 +95,17 @@ def test_where_the_process_is_unknown_the_root_counts(tmp_path: Path) -> None:
     _, groups = tree(tmp_path, "0::/", {"groups/cpu.max": "1 2", f"groups/memory/{OLD}": "8"})
     assert control_groups.cpu_quota(tmp_path / "nowhere", groups) == 0.5
     assert control_groups.memory(tmp_path / "nowhere", groups) == (None, 8)
+
+
+def test_a_line_is_read_again_after_a_while(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    now_s = [10.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now_s[0])
+    file = tmp_path / "cpu.max"
+    file.write_text("100000 100000\n")
+    assert control_groups.cpu_quota(tmp_path / "nowhere", tmp_path) == 1.0
+    file.write_text("300000 100000\n")
+    assert control_groups.cpu_quota(tmp_path / "nowhere", tmp_path) == 1.0
+    now_s[0] += 2 * control_groups.FRESH_S
+    assert control_groups.cpu_quota(tmp_path / "nowhere", tmp_path) == 3.0

@@ -17,8 +17,9 @@ def test_cores_are_bound_by_the_quota_and_by_the_affinity(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(4)), raising=False)
     for quota, cores in (("150000", 2), ("1000", 1), ("max", 4), ("900000", 4)):
-        (tmp_path / "cpu.max").write_text(f"{quota} 100000\n")
-        assert host.cores(tmp_path / "nowhere", tmp_path) == cores
+        (tmp_path / quota).mkdir()
+        (tmp_path / quota / "cpu.max").write_text(f"{quota} 100000\n")
+        assert host.cores(tmp_path / "nowhere", tmp_path / quota) == cores
 
 
 def test_workers_and_memory_of_a_run_are_what_the_groups_leave(

@@ -84,6 +84,7 @@ class SyncFeed:
     def alone(self) -> None:
         """Run slices one at a time, since their functions hold the GIL."""
         self.narrow(1)
+        self._loop.core.tuning.locked()
 
     @property
     def unfinished(self) -> int:

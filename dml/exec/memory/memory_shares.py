@@ -153,7 +153,9 @@ def demands_of(plan: Plan, budget: Budget) -> tuple[Demand, ...]:
     block = max((unit.nbytes // max(1, unit.atoms or 1) for unit in units), default=0)
     output = min(budget.target_bytes + block, budget.stage_bytes)
     working = working_bytes(plan, budget.whole_bytes)
-    waits = not any(map(_constructs, plan.stage.steps))
+    # arrays in this process and expressions wait for nothing but processors and Python's lock
+    waits = not source.side_by_side or any(step.calls is not None for step in plan.stage.steps)
+    waits = waits and not any(map(_constructs, plan.stage.steps))
     first = Demand(output_bytes=output, open_bytes=working, bounded=True, may_wait=waits)
     return (first, *(_demand(link.steps, link.needs, output) for link in plan.links))
 

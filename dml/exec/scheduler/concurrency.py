@@ -11,6 +11,7 @@ once are rows per second times seconds per row.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import NamedTuple
 
@@ -49,11 +50,15 @@ LEAST = 1e-3
 
 
 class SliceFigures(NamedTuple):
-    """Measured slices: how many ran at once, rows per second of one, processors used by one."""
+    """Measured slices: how many ran at once, rows per second of one, processors used by one.
+
+    ``process`` are the processors that all threads of the process used meanwhile.
+    """
 
     parallel: float
     rate: float
     cpu: float
+    process: float = math.inf
 
     @property
     def throughput(self) -> float:
@@ -62,8 +67,16 @@ class SliceFigures(NamedTuple):
 
     @property
     def used(self) -> float:
-        """Processors used by all slices together."""
-        return self.parallel * self.cpu
+        """Processors used by all slices together.
+
+        Slices that end together with few others seem to run beside more than they did.
+        """
+        return min(self.parallel * self.cpu, self.process)
+
+    @property
+    def others(self) -> float:
+        """Processors used by other threads of the process; 0 if unknown."""
+        return max(0.0, self.process - self.used) if math.isfinite(self.process) else 0.0
 
 
 class ConcurrencyChange(NamedTuple):
@@ -91,19 +104,22 @@ class SliceInterval:
     rows: int = 0
     seconds: float = 0.0
     cpu_s: float = 0.0
+    others_s: float = 0.0
 
-    def add(self, rows: int, seconds: float, cpu_s: float, beside: int) -> None:
+    def add(self, rows: int, seconds: float, cpu_s: float, beside: int, others_s: float) -> None:
         """Count a slice that processed ``rows`` rows; one without rows counts as one row."""
         self.slices += 1
         self.beside += beside
         self.rows += max(1, rows)
         self.seconds += seconds
         self.cpu_s += min(cpu_s, seconds)
+        self.others_s += others_s
 
     def figures(self) -> SliceFigures:
         """Return the means of these slices."""
-        each = self.beside / self.slices, self.rows / self.seconds, self.cpu_s / self.seconds
-        return SliceFigures(*each)
+        parallel, rate = self.beside / self.slices, self.rows / self.seconds
+        process = (self.cpu_s + self.others_s) / self.seconds
+        return SliceFigures(parallel, rate, self.cpu_s / self.seconds, process)
 
 
 class Concurrency:
@@ -112,7 +128,7 @@ class Concurrency:
     It begins with ``known``, the last change of an earlier run, or else with the slots. If an
     increase raised the throughput too little, it is reverted and the two numbers are compared once
     more, since the time of rows may have changed by itself. ``cleared`` is True if slices are known
-    not to wait for Python's lock.
+    not to wait for Python's lock, ``locked`` if they are known to do so.
     """
 
     def __init__(self, slots: float, most: int, known: ConcurrencyChange | None = None) -> None:
@@ -126,7 +142,7 @@ class Concurrency:
         # how many slices ran before the last step up or down, and their figures
         self.before: tuple[int, SliceFigures] | None = None
         self.doubted: tuple[int, SliceFigures] | None = None  # the same of a step up taken back
-        self.cleared = False
+        self.cleared = self.locked = False
         # rows per second of a slice after a step that was too large (0.0: not measured yet), the
         # intervals in a row in which it was another one, and how many of them are needed
         self.resting: float | None = None
@@ -141,12 +157,13 @@ class Concurrency:
         return self._change(self.least, cpu, "as in the run before")
 
     def measured(
-        self, rows: int, seconds: float, cpu_s: float, beside: int
+        self, rows: int, seconds: float, cpu_s: float, beside: int, others_s: float = math.inf
     ) -> ConcurrencyChange | None:
         """Record a finished slice; return a decision, or None for no change.
 
         ``rows`` were processed by the slice in ``seconds`` of elapsed time and ``cpu_s`` seconds of
-        processor time; ``beside`` slices ran when it ended, itself included.
+        processor time; ``beside`` slices ran when it ended, itself included. Other threads of the
+        process used ``others_s`` seconds of processor time meanwhile.
         """
         interval = self.interval
         self.rows += rows
@@ -155,19 +172,19 @@ class Concurrency:
             return None
         if beside < FULL * self.parallel:
             return None
-        interval.add(rows, seconds, cpu_s, beside)
+        interval.add(rows, seconds, cpu_s, beside, others_s)
         if interval.slices < max(SLICES, self.parallel) or interval.seconds < SECONDS:
             return None
         self.interval = SliceInterval()
         return self._judged(interval.figures())
 
-    def bounded(self, most: int) -> ConcurrencyChange | None:
+    def bounded(self, most: int, reason: str = "more would not fit") -> ConcurrencyChange | None:
         """Allow at most ``most`` slices from now on; return the change if more run at present."""
         self.most = max(self.least, min(self.most, most))
         if self.parallel <= self.most:
             return None
         self.before = self.doubted = None
-        return self._set(self.most, None, "more would not fit")
+        return self._set(self.most, None, reason)
 
     def _judged(self, now: SliceFigures) -> ConcurrencyChange | None:
         """Decide from ``now``, the figures of an interval."""
@@ -245,7 +262,8 @@ class Concurrency:
 
     def _raise(self, now: SliceFigures) -> ConcurrencyChange | None:
         """Raise the number of slices, as far as their processor time allows."""
-        able, worth = self.slots / max(now.cpu, LEAST), WORTH * self.parallel
+        free = max(self.slots - now.others, self.slots / 2)
+        able, worth = free / max(now.cpu, LEAST), WORTH * self.parallel
         computes = int(WORTH * able) <= worth  # more slices would queue for processors
         most = min(self.most, STEP * self.parallel, int(SPARE * able))
         if computes or most < worth or not (self.cleared or now.used < LOOSE):
@@ -315,6 +333,11 @@ class Tuning:
         for each in self._stages.values():
             each.cleared = True
 
+    def locked(self) -> None:
+        """Record that slices only take turns with Python's lock: more of them gain nothing."""
+        for each in self._stages.values():
+            each.locked = True
+
     def stop(self) -> bool:
         """Let no number rise from now on; return True if any number is above its first value."""
         for each in self._stages.values():
@@ -326,10 +349,12 @@ class Tuning:
         tuned = self._stages.get(stage)
         if tuned is None or not done.cpu_s:
             return None
-        fits = int(self.limit_bytes / max(1.0, SLICE_ROWS * done.row_bytes))
-        change = tuned.bounded(min(fits, tuned.most))
-        if change is None:
-            change = tuned.measured(done.rows, done.seconds, done.cpu_s, load.running + 1)
+        if tuned.locked:
+            change = tuned.bounded(tuned.least, "they take turns with Python's lock")
+        else:
+            fits = int(self.limit_bytes / max(1.0, SLICE_ROWS * done.row_bytes))
+            times = done.seconds, done.cpu_s, load.running + 1, done.others_s
+            change = tuned.bounded(fits) or tuned.measured(done.rows, *times)
         if change is None:
             return None
         self.known[self.names[stage]] = change

@@ -21,7 +21,8 @@ class SliceDone(NamedTuple):
     ``more`` says that the task may have another slice; then its suspended generator takes
     ``parked_bytes``. ``working_bytes`` is the slice's peak memory beyond output and generator.
     ``rows`` is the number of rows that it processed, ``row_bytes`` the mean size of those that it
-    made; ``cpu_s`` is its processor time, with the time in which it waited for a processor.
+    made; ``cpu_s`` is its processor time, with the time in which it waited for a processor,
+    ``others_s`` the processor time of other threads of its process.
     """
 
     seq: Seq
@@ -33,6 +34,7 @@ class SliceDone(NamedTuple):
     rows: int = 0
     cpu_s: float = 0.0
     row_bytes: float = 0.0
+    others_s: float = 0.0
 
 
 class TaskFailed(NamedTuple):

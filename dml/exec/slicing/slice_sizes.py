@@ -15,7 +15,7 @@ from functools import lru_cache
 # Seconds of work of one slice, and of all slices in progress for each worker.
 AIM_S, AHEAD_S = 0.05, 0.2
 # Slices in progress for each worker; most rows of a slice; factor by which slices grow at most.
-PER_WORKER, MOST_ROWS, GROWTH = 2, 16384, 4
+PER_WORKER, MOST_ROWS, GROWTH = 2, 65536, 4
 # Seconds that the input may take for the rows of one slice, except for the first row.
 PATIENCE_S = 0.02
 # Weight of the newest slice in the mean seconds per row, if the slice was faster than the mean.
@@ -29,6 +29,10 @@ COMPUTING_S, LONGER, BUSY = 0.04, 4, 0.75
 # Seconds of work that are worth a slice, and do not hold the GIL for long; on a cluster, whose
 # scheduler takes several milliseconds of processor time to hand a slice on.
 SHORT_S, CLUSTER_SHORT_S = 0.005, 0.05
+# Rows that the first slice may have GROWTH times of if the run before tells how long rows take.
+KNOWN = 16
+# Part of the time below which a consumer that does something else is taken for one that waits.
+IDLE = 0.25
 # If rows take at least so many seconds each, closing a run stops a slice between two of them.
 SLOW_S = 0.001
 
@@ -42,7 +46,7 @@ class Cutting:
     workers : slices that can run at once
     most_bytes : most bytes of the rows of one slice, estimated from finished slices
     draw : None, or a function that returns the number of rows of the next slice, for tests
-    ahead : False if the consumer's thread runs the functions, only on the rows that it requests
+    ahead : False if the consumer's thread runs the functions, on few more rows than it requests
     short_s : least seconds of work that are worth handing a slice to a worker
     """
 
@@ -84,6 +88,7 @@ class SlicePace:
         self.row_s: float | None = None
         self.row_cpu_s = self.used = 0.0  # processors that the slices use together
         self.row_bytes = 0.0
+        self.away = 1.0  # part of the time in which the consumer does not wait for slices
         self.handed = self.last = 0
 
     def follow(self, other: SlicePace) -> None:
@@ -106,6 +111,15 @@ class SlicePace:
         else:
             self.row_s += NEWEST * (each - self.row_s)
         self.row_bytes = max(nbytes / rows, 0.9 * self.row_bytes)
+
+    def begin(self, row_s: float | None) -> None:
+        """Expect rows to take ``row_s``, as in the run before; None if there was none."""
+        if row_s is not None and self.row_s is None:
+            self.row_s, self.last = row_s, KNOWN
+
+    def waited(self, waited_s: float, away_s: float) -> None:
+        """Record that the consumer waited for a slice, after it had done something else."""
+        self.away += NEWEST * (away_s / max(waited_s + away_s, 1e-9) - self.away)
 
     def rows(self, under_way: int) -> int:
         """Return the number of rows of the next slice if ``under_way`` rows are in progress."""
@@ -157,8 +171,12 @@ class SlicePace:
 
     @property
     def short_rows(self) -> int:
-        """Number of rows that take ``short_s`` seconds, the least work that is worth a slice."""
-        return int(self.cutting.short_s / max(self.row_s or 0.0, 1e-9))
+        """Number of rows that take ``short_s`` seconds, the least work that is worth a slice.
+
+        It is larger for a consumer that hardly does anything but wait: nothing is delayed by it.
+        """
+        short_s = self.cutting.short_s * (LONGER if self.away < IDLE else 1)
+        return int(short_s / max(self.row_s or 0.0, 1e-9))
 
     def _rows_in(self, seconds: float) -> int:
         """Return the rows that take ``seconds``, or fewer that have the bytes of a slice."""
@@ -167,16 +185,18 @@ class SlicePace:
             return timely
         return min(timely, int(self.divided(self.cutting.most_bytes) // self.row_bytes))
 
-    def settling_rows(self, missing: int, under_way: int) -> int:
+    def settling_rows(self, missing: int, under_way: int, running: int) -> int:
         """Return the rows of the next slice if ``missing`` rows are needed before any is delivered.
 
-        They are divided among the workers, unless a slice would be shorter than it is worth.
-        Several workers take slow rows one by one, since these may differ in time.
+        They are divided among the workers that do not have one of the ``running`` slices, unless a
+        slice would be shorter than it is worth. Several workers take slow rows one by one, since
+        these may differ in time.
         """
         if self.row_s is None or self.cutting.draw is not None:
             return min(self.rows(under_way), missing)
         wanted = self._rows_in(self.cutting.short_s if self.least_workers > 1 else AHEAD_S)
-        most = min(self.most, GROWTH * max(1, self.last), -(-missing // self.least_workers))
+        even = -(-missing // max(1, self.least_workers - running))
+        most = min(self.most, GROWTH * max(1, self.last), even)
         self.last = max(1, min(wanted, most))
         return self.last
 
@@ -200,9 +220,10 @@ class Spent:
 
 @dataclasses.dataclass(slots=True)
 class LastRun:
-    """What the run before found out about the slices of a lane: True if they took no turns."""
+    """What the run before found out: whether slices took no turns, and the seconds of a row."""
 
     apart: bool = False
+    row_s: float | None = None
 
 
 @lru_cache(LANES)

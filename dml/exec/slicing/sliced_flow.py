@@ -123,7 +123,9 @@ class SlicedFlow:
         self.job, self.feed, self.taking, self.pace = work.job, work.feed, work.taking, work.pace
         self.lane: Lane = work.job.lane
         self.hearing, pace = work.hearing, work.pace
-        self.width = Width(pace.workers, last_run(self.lane.nodes[-1].digest))
+        self.earlier = last_run(self.lane.nodes[-1].digest)
+        self.width = Width(pace.workers, self.earlier)
+        pace.begin(self.earlier.row_s)
         nodes = enumerate(self.lane.nodes)
         self.gates = [Gate(node, number) for number, node in nodes if untyped(node, self.job.at)]
         self.parts, self.running = deque[LanePart](), dict[int, LanePart]()
@@ -133,7 +135,8 @@ class SlicedFlow:
         self.skip: int = 0 if position is None else position["drop"]
         self.given = self.rows = self.given_bytes = 0
         self.taken = -self.skip  # input rows taken beyond those that an earlier run delivered
-        self.since = 0.0  # when the wait for the next result began
+        # when the wait for the next result began, and when the one before ended
+        self.since = self.back = perf_counter()
         self.asked = 1
         self.ended = self.failing = self.closed = False
         # a function that begins the next pass; and the next pass, once it has begun
@@ -296,6 +299,8 @@ class SlicedFlow:
         """Wait for the next result of the driver, and process it."""
         self.since = perf_counter()
         outcome = self.feed.next(self._more)
+        away_s, self.back = self.since - self.back, perf_counter()
+        self.pace.waited(self.back - self.since, away_s)
         number = next(iter(self.running)) if outcome is None else self.feed.at[0]
         part = self.running[number]
         pieces: list[Piece] = []
@@ -314,6 +319,7 @@ class SlicedFlow:
             del self.running[number]
             self.feed.forget(number)
             self.pace.measured(part, max(part.nbytes, part.given_bytes))
+            self.earlier.row_s = self.pace.row_s
             self._look_at(part)
         if part.gate is None:
             part.pieces.extend(pieces)
@@ -326,17 +332,17 @@ class SlicedFlow:
         feed = self.feed
         if not feed.threaded:
             return
-        if feed.parallel > self.pace.least_workers or self.width.decided:
-            if not self._alone:  # slices that wait do not hold the GIL
-                feed.unlocked()
-                self.pace.workers = max(self.pace.least_workers, feed.parallel)
-            return
-        width = self.width.measured(part)
-        if self.width.alone:
+        decided, width = self.width.decided, self.width.measured(part)
+        if self.width.alone and not decided:
             feed.alone()
-            self.pace.workers = 1 if self.feed.threaded else self.pace.workers
         elif width is not None:
             feed.narrow(width if width < self.width.most else None)
+        if self._alone:
+            self.pace.workers = 1 if self.width.alone else self.pace.workers
+            return
+        if self.width.decided:  # slices that wait do not hold the GIL
+            feed.unlocked()
+        self.pace.workers = max(self.pace.least_workers, feed.parallel)
 
     def _come(self, part: LanePart, pieces: list[Piece], *, done: bool) -> None:
         """Add output of ``part`` at its gate: the pieces wait there, or continue if it is open."""
@@ -525,12 +531,12 @@ class SlicedFlow:
         if gate is not None:
             most = gate.most_rows(self._unseen(gate))
             if self._settles_together(gate):
-                return self.pace.settling_rows(most, under_way)
+                return self.pace.settling_rows(most, under_way, len(self.running))
             return min(self.pace.rows(under_way), most)
         rows = self.pace.rows(under_way)
-        if self._alone:
+        if self._alone or not self.pace.cutting.ahead:
             return min(rows, max(self.asked, self.pace.short_rows))
-        return rows if self.pace.cutting.ahead else min(rows, self.asked)
+        return rows
 
     def _take(self, rows: int) -> tuple[LanePart, list[Piece]] | None:
         """Return the next rows as a part, and their pieces; None at the input's end or error."""

@@ -93,7 +93,8 @@ class PullLimit:
             self.most = self.width.measured(pull) or self.most
         if not (self.width.alone or self.width.trying):
             self.tuned.cleared |= self.width.decided
-            change = self.tuned.measured(pull.rows, pull.seconds, pull.cpu_s, pull.beside)
+            times = pull.seconds, pull.cpu_s, pull.beside, pull.others_s
+            change = self.tuned.measured(pull.rows, *times)
             self.most = self.most if change is None else change.parallel
 
     def ended(self, seconds: float) -> None:

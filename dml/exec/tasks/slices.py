@@ -355,8 +355,8 @@ class DriverLoop:
         more, held = not result.done, result.held_bytes
         sizes = result.parked_bytes, result.working_bytes
         rows = result.rows if result.rows_in is None else result.rows_in
-        busy_s, each = result.cpu_s + result.queued_s, held / max(1, result.rows)
-        return self.take(SliceDone(run.seq, held, seconds, more, *sizes, rows, busy_s, each))
+        times = result.cpu_s + result.queued_s, held / max(1, result.rows), result.others_s
+        return self.take(SliceDone(run.seq, held, seconds, more, *sizes, rows, *times))
 
     def forget(self) -> None:
         """Close the core and drop every stored partition, but not the parked generators."""

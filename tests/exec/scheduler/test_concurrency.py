@@ -99,6 +99,36 @@ def test_slices_that_may_wait_for_the_lock_are_left_alone() -> None:
     assert run.numbers == [machine.slots]
 
 
+@pytest.mark.parametrize(("others_s", "numbers"), [(0.02, {2}), (0.08, {2, 4})], ids=str)
+def test_slices_that_hardly_overlap_do_not_seem_to_use_two_processors(
+    others_s: float, numbers: set[int]
+) -> None:
+    """Two slices of which each has computed for 70 % of its time: one after the other, or not."""
+    tuned, found = Concurrency(2, 64), {2}
+    for _ in range(8):
+        if (change := tuned.measured(100, 0.1, 0.07, 2, others_s)) is not None:
+            found.add(change.parallel)
+    assert found == numbers
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "others_s", "more"),
+    [
+        (0.08, 0.08, True),  # the other one computes as much: both wait for a fifth of their time
+        (0.08, 0.11, False),  # the loop takes the rest of the processors
+        (0.01, 0.1, True),  # a function that waits is not in its way
+        (0.01, 0.19, True),
+    ],
+)
+def test_processors_that_others_use_are_not_there_for_more_slices(
+    cpu_s: float, others_s: float, more: bool
+) -> None:
+    tuned = Concurrency(2, 64)
+    tuned.cleared = True
+    changes = [tuned.measured(100, 0.1, cpu_s, 2, others_s) for _ in range(6)]
+    assert any(changes) == more
+
+
 @pytest.mark.parametrize("slots", [2, 16])
 def test_slices_that_compute_are_as_many_as_processors(slots: int) -> None:
     run = Simulation(Machine({"cpu": slots}, parts(("cpu", 1e-3)), slots), 5_000 * slots, 1)
@@ -247,3 +277,16 @@ def test_a_core_runs_more_slices_than_it_has_slots(
 
 def test_a_core_without_names_keeps_its_slots() -> None:
     assert drained(Core((WAITS,), 2, 1 << 30), 100) == 2
+
+
+def test_slices_that_take_turns_fall_back_to_the_slots_also_in_the_next_run() -> None:
+    known: dict[bytes, object] = {b"f": ConcurrencyChange(2, 16, 0.1, "they waited")}
+    first = core(1 << 32, WAITS, known)
+    assert drained(first, 40) == 16
+    first = core(1 << 32, WAITS, known)
+    first.tuning.locked()
+    drained(first, 40)
+    assert first.tuning.changes[-1].after == 2
+    assert "turns" in first.tuning.changes[-1].reason
+    second = core(1 << 32, WAITS, known)
+    assert second.state.loads[0].parallel == 2

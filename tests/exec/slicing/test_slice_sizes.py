@@ -58,10 +58,10 @@ def test_rows_that_settle_types_are_divided_among_the_workers(
     row_s: float, row_bytes: int, expected: list[int]
 ) -> None:
     sized = SlicePace(Cutting(4), 4)
-    assert sized.settling_rows(64, 0) == 1  # nothing is known yet
+    assert sized.settling_rows(64, 0, 0) == 1  # nothing is known yet
     sized.measured(Spent(1, row_s), row_bytes)
-    assert [sized.settling_rows(64, 0) for _ in range(3)] == expected
-    assert sized.settling_rows(2, 0) == 1
+    assert [sized.settling_rows(64, 0, 0) for _ in range(3)] == expected
+    assert sized.settling_rows(2, 0, 0) == 1
 
 
 @pytest.mark.parametrize(
@@ -87,13 +87,36 @@ def test_slices_have_more_rows_where_handing_one_on_takes_longer() -> None:
         sized.measured(Spent(1, 0.02), 8)
         sized.handed, sized.last = 1000, 10
     assert (near.rows(0), far.rows(0)) == (2, 5)
-    assert (near.settling_rows(64, 0), far.settling_rows(64, 0)) == (1, 2)
+    assert (near.settling_rows(64, 0, 0), far.settling_rows(64, 0, 0)) == (1, 2)
+
+
+def test_a_run_that_knows_how_long_rows_take_settles_types_in_a_slice_for_each_worker() -> None:
+    sized = SlicePace(Cutting(4), 4)
+    sized.begin(1e-5)
+    taken = [sized.settling_rows(missing, 0, n) for n, missing in enumerate((64, 48, 32, 16))]
+    assert taken == [16, 16, 16, 16]
+    assert sized.rows(0) == 8  # two for each worker until some have been delivered
+    slow = SlicePace(Cutting(4), 4)
+    slow.begin(0.1)
+    assert slow.settling_rows(64, 0, 0) == 1
+
+
+def test_slices_that_run_alone_are_longer_for_a_consumer_that_only_waits() -> None:
+    sized = SlicePace(Cutting(2), 2)
+    sized.measured(Spent(1000, 0.001), 8000)
+    assert sized.short_rows == 5000  # nothing is known of the consumer yet
+    for _ in range(20):
+        sized.waited(0.009, 0.001)
+    assert sized.short_rows == 20_000
+    for _ in range(20):
+        sized.waited(0.006, 0.004)  # it does something with the rows
+    assert sized.short_rows == 5000
 
 
 def test_one_worker_settles_types_in_few_slices() -> None:
     sized = SlicePace(Cutting(1), 1)
     sized.measured(Spent(1, 0.02), 8)
-    assert [sized.settling_rows(63, 0) for _ in range(3)] == [4, 10, 10]  # 0.2 s of work at most
+    assert [sized.settling_rows(63, 0, 0) for _ in range(3)] == [4, 10, 10]  # 0.2 s of work at most
 
 
 def spent(seconds: float, cpu_s: float, beside: int, others_s: float = 0.0) -> Spent:

@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 import dml
 from dml.api.dataset import Dataset
 from dml.data.row_slicing import SETTLING_ROWS, weighed
+from dml.exec.drivers.sync import SyncFeed
 from dml.exec.slicing import slice_sizes, sliced_flow
-from dml.exec.slicing.slice_sizes import LastRun, Width
-from dml.exec.slicing.sliced_flow import LanePart
+from dml.exec.slicing.slice_sizes import LastRun, SlicePace, Width
+from dml.exec.slicing.sliced_flow import LanePart, SlicedFlow
 from dml.kernels.rows.ids import RowIds
 from dml.udfs.calling.type_inference import Firsts, Returned
 
@@ -258,6 +259,32 @@ def test_a_slow_row_holds_up_nobody_where_slices_are_looked_at_one_at_a_time(
     ds = dml.range(300).map(blocking, schema={"id": "int64"})
     assert len(list(ds.with_options(executor="threads", num_workers=4, **OFF))) == 300
     assert not blocking.held_up
+
+
+def test_a_run_that_begins_with_many_slices_finds_out_whether_they_take_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(SyncFeed, "parallel", property(lambda _: 64))  # the run before waited
+    monkeypatch.setattr(Width, "measured", lambda _, spent: seen.append(spent.rows))
+    ds = dml.range(300).map(Noting()).with_options(executor="threads", num_workers=2, **OFF)
+    assert ds.count() == 300
+    assert sum(seen) == 300
+
+
+def test_the_callers_thread_runs_slices_that_are_worth_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one for the rest of a batch, and then for the rest of that rest, where few rows stay."""
+    slices, rows = [0], SlicedFlow._next_rows
+
+    def counted(flow: SlicedFlow, under_way: int) -> int:
+        slices[0] += 1
+        return rows(flow, under_way)
+
+    monkeypatch.setattr(SlicePace, "measured", lambda pace, *_: setattr(pace, "row_s", 1e-6))
+    monkeypatch.setattr(SlicedFlow, "_next_rows", counted)
+    ds = dml.range(20_000).map(Noting()).filter(lambda row: row["x"] % 4 == 0).batch(100)
+    assert sum(len(batch["id"]) for batch in ds.with_options(executor="sync", **OFF)) == 2500
+    assert slices[0] < 60
 
 
 # Types that settle while units are made whole
