@@ -7,7 +7,7 @@ import os
 import random
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -48,15 +48,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--few"):
+    """Keep ``FEW`` cases of each test function, or as many as ``@pytest.mark.sample`` says."""
+    if config.getoption("--whole"):
         return
+    few = bool(config.getoption("--few"))
     cases = defaultdict[str, list[pytest.Item]](list)
     for item in sorted(items, key=lambda each: each.nodeid):
         cases[item.nodeid.partition("[")[0]].append(item)
-    draw = random.Random(SAMPLE_SEED)
-    few = {each for some in cases.values() for each in draw.sample(some, min(FEW, len(some)))}
-    config.hook.pytest_deselected(items=[each for each in items if each not in few])
-    items[:] = [each for each in items if each in few]
+    kept = {each for some in cases.values() for each in _drawn(some, few=few)}
+    config.hook.pytest_deselected(items=[each for each in items if each not in kept])
+    items[:] = [each for each in items if each in kept]
+
+
+def _drawn(cases: Sequence[pytest.Item], *, few: bool) -> list[pytest.Item]:
+    """Return a sample of the cases of a function; with several parameters, all their values."""
+    marker = cases[0].get_closest_marker("sample")
+    count = FEW if few else len(cases) if marker is None else marker.args[0]
+    shuffled = random.Random(SAMPLE_SEED).sample(cases, len(cases))
+    if count >= len(cases) or few:
+        return shuffled[:count]
+    seen, kept, others = set[tuple[str, int]](), list[pytest.Item](), list[pytest.Item]()
+    for case in shuffled:
+        values = set(case.callspec.indices.items())  # type: ignore[attr-defined]
+        (kept if values - seen else others).append(case)
+        seen |= values
+    return (kept + others)[:count]
 
 
 def pytest_collection_finish() -> None:

@@ -139,6 +139,7 @@ def test_no_two_values_share_a_name() -> None:
     assert {len(name) for name in names.values()} == {SIZE}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.law
 @pytest.mark.parametrize("seed", ["0", "77"])
 def test_another_process_gives_the_same_names(seed: str) -> None:

@@ -49,6 +49,7 @@ def client() -> Iterator[Client]:
         yield found
 
 
+@pytest.mark.sample(7)
 @pytest.mark.cluster
 @pytest.mark.parametrize("target", [1, 30_000, "auto"])
 @pytest.mark.parametrize("name", PIPELINES)
@@ -260,6 +261,7 @@ def slowly_doubled(batch: dict[str, Any]) -> dict[str, Any]:
     return {"id": batch["id"] * 2}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.cluster
 @pytest.mark.parametrize("replaced", [False, True])
 def test_the_only_worker_with_a_label_dies(*, replaced: bool) -> None:

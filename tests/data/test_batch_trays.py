@@ -99,6 +99,7 @@ PIPELINES: dict[str, Callable[[dml.Dataset], dml.Dataset]] = {
 }
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("executor", ["sync", "threads", "processes"])
 @pytest.mark.parametrize("name", PIPELINES)
 def test_batches_are_the_same_whatever_is_done_to_those_before(

@@ -172,6 +172,7 @@ VERBS: dict[str, Any] = {
 }
 
 
+@pytest.mark.sample(8)
 @pytest.mark.law
 @pytest.mark.parametrize("verb", VERBS)
 def test_operators_carry_them(verb: str) -> None:

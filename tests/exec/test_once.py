@@ -155,6 +155,7 @@ def on_cluster(client: Client, ds: Dataset) -> Dataset:
     return ds.with_options(scheduler=client, telemetry_dir="off", target_partition_bytes=1)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("shape", ["units", "lane"])
 def test_a_worker_of_a_cluster_that_dies_over_it_ends_the_run(
     table: Path, tmp_path: Path, shape: str

@@ -156,6 +156,7 @@ def test_units_of_unknown_length_are_divided_too(n: int, index: int) -> None:
     assert [row["x"] // 3 for row in rows_of(dml.read_datasource(Open()))][::3] == [0, 1, 2]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.law
 @pytest.mark.parametrize("by", ["units", "files"])
 def test_every_way_of_running_gives_the_rows_of_the_oracle(by: str, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ Sampled = Callable[[Iterable[str], int], list[str]]
 SOME = 1
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_no_pipeline_takes_more_than_its_number(way: str, tmp_path: Path, sampled: Sampled) -> None:
     if way.startswith(GROUPED) and groups.missing():

@@ -160,6 +160,7 @@ class Trainer:
         return True
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("part", range(5))
 def test_a_scheduler_that_is_killed_again_and_again(part: int, tmp_path: Path, whole: bool) -> None:
     if part and not whole:
@@ -374,6 +375,7 @@ def options(request: pytest.FixtureRequest) -> dict[str, Any]:
     return {"scheduler": client}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("atoms", [1, 4])
 def test_what_a_killed_worker_did_not_deliver_is_all_that_is_done_again(
     tmp_path: Path,

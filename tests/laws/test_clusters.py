@@ -114,6 +114,7 @@ def cells(whole: bool, clusters: Clusters) -> Cells:
     return drawn
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("name", NAMED)
 def test_named_pipelines_on_clusters(name: str, data: Path, cache: Path, cells: Cells) -> None:
     wanted = read("stream_hashes")[name]
@@ -122,6 +123,7 @@ def test_named_pipelines_on_clusters(name: str, data: Path, cache: Path, cells: 
         assert stream_hash(elements(node, way, cache)) == wanted, (kind, way)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", NAMED)
 def test_restored_on_a_cluster_it_gives_the_rest(
     name: str, data: Path, cache: Path, cells: Cells, sampled: Callable[[list[int], int], list[int]]

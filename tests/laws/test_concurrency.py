@@ -79,6 +79,7 @@ def test_on_threads_it_is_obeyed_wherever_it_stands(tmp_path: Path, where: str) 
     assert 1 <= most_at_once(tmp_path, where, "threads") <= MOST
 
 
+@pytest.mark.sample(3)
 @pytest.mark.cluster
 @pytest.mark.parametrize("where", ["source", "shuffle", "batch", "zip", "repeat", "below repeat"])
 def test_in_processes_it_is_obeyed_wherever_it_stands(tmp_path: Path, where: str) -> None:

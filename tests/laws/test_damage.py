@@ -153,6 +153,7 @@ def content(case: Case, path: Path) -> bytes:
     return digest(batch.num_rows, batch.schema.names, *batch.columns)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.law
 def test_a_flipped_bit_never_crashes_and_is_never_silent_where_it_is_checked(
     tmp_path: Path, case: Case, note: Callable[[str, object], None], *, whole: bool

@@ -57,6 +57,7 @@ class DiesOnce:
         return row
 
 
+@pytest.mark.sample(10)
 @pytest.mark.cluster
 @pytest.mark.parametrize("name", OPENED)
 def test_a_killed_reader_changes_no_row(name: str, folder: Path, tmp_path: Path) -> None:
@@ -83,6 +84,7 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
         yield started  # it ends when nothing is left to ask
 
 
+@pytest.mark.sample(9)
 @pytest.mark.cluster
 @pytest.mark.parametrize("name", [name for name in OPENED if name not in NAMELESS])
 def test_another_process_goes_on_at_every_row(

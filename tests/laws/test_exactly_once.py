@@ -71,6 +71,7 @@ SHAPES: dict[str, Callable[[Dataset], Dataset]] = {
 }
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("verb", [mapped, kept, many, drawn, batched])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_each_row_is_called_once(

@@ -27,6 +27,7 @@ PROCESSES = {
 }
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", NAMED)
 def test_named_pipelines_in_processes(name: str, data: Path, cache: Path, whole: bool) -> None:
     wanted = read("stream_hashes")[name]
@@ -36,6 +37,7 @@ def test_named_pipelines_in_processes(name: str, data: Path, cache: Path, whole:
         assert stream_hash(elements(node, PROCESSES[way], cache)) == wanted, way
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", NAMED)
 def test_restored_in_processes_it_gives_the_rest(
     name: str, data: Path, cache: Path, sampled: Callable[[list[int], int], list[int]]

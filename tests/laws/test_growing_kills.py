@@ -107,6 +107,7 @@ def alive(client: Any) -> set[int]:
     return {*client.run(os.getpid, on_error="ignore").values()}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("after", [1, 7, 40])
 def test_a_worker_dies_over_growing_outputs(client: Any, after: int, whole: bool) -> None:

@@ -51,6 +51,7 @@ def cluster() -> Iterator[Any]:
         yield made
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("moment", [0, 2, UNITS // 2])
 def test_a_stopped_worker_is_done_without(
     cluster: Any, moment: int, tmp_path: Path, whole: bool

@@ -28,7 +28,7 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 EACH = 50  # runs of one process
 WHOLE = {"threads": 100, "processes": 250, "cluster": 150}
-SAMPLE = {"threads": (0, 12), "processes": (0, 8), "cluster": (0, 5)}  # the first, and how many
+SAMPLE = {"threads": (0, 8), "processes": (0, 6), "cluster": (0, 4)}  # the first, and how many
 
 
 def parts(executor: str) -> list[tuple[int, int]]:

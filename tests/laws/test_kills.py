@@ -131,6 +131,7 @@ def without_nannies() -> Iterator[tuple[Any, Callable[[], list[int]]]]:
                 each.wait()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.cluster
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("cluster", [with_nannies, without_nannies])

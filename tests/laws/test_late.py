@@ -37,6 +37,7 @@ def filtered(number: int, pool: DataPool) -> Drawn | None:
     return drawn
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("tenth", range(10))
 def test_what_is_decoded_late_is_the_same(
     pool: DataPool,

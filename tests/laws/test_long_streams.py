@@ -46,6 +46,7 @@ PIPELINES: dict[str, Callable[[], Dataset]] = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", PIPELINES)
 def test_long_streams_are_the_oracles(name: str, cache: Path) -> None:
     node = PIPELINES[name]()._node

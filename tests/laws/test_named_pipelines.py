@@ -79,6 +79,7 @@ def test_all_ways_are_in_the_sample() -> None:
     assert {way for name in NAMED for way in ways_of(name)} == {*WAYS}
 
 
+@pytest.mark.sample(7)
 def test_every_way_has_one_stream_hash(
     name: str, dataset: Dataset, cache: Path, whole: bool
 ) -> None:
@@ -97,6 +98,7 @@ def places(count: int, sampled: Callable[[list[int], int], list[int]]) -> list[i
     return sorted({0, count, *sampled(list(range(count + 1)), 3)})
 
 
+@pytest.mark.sample(10)
 def test_restored_at_any_place_it_gives_the_rest(
     dataset: Dataset, cache: Path, sampled: Callable[[list[int], int], list[int]]
 ) -> None:

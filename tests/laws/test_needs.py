@@ -102,6 +102,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("needs", NEEDS)
 @pytest.mark.parametrize("last", ["batch", "shuffle", "atoms"])
 def test_a_chain_gives_the_rest_from_every_batch(

@@ -42,6 +42,7 @@ def zipped(draw: Draw, pool: DataPool) -> Drawn:
     return drawn
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("tenth", range(10))
 def test_sides_that_are_one_input_are_read_once(
     pool: DataPool, cache: Path, many: Callable[[int, int], int], tenth: int

@@ -16,6 +16,7 @@ from tests.laws.dense import dense
 pytestmark = pytest.mark.law
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("fifth", range(5))
 def test_rules_that_are_not_loaded_would_not_apply(
     pool: DataPool, many: Callable[[int, int], int], fifth: int, monkeypatch: pytest.MonkeyPatch

@@ -81,6 +81,7 @@ def test_ours_finds_any_need_from_anywhere(seed: int, need: float, start: int) -
     assert abs(settled_workers(seen) - need) <= max(1.0, 0.15 * need)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("ideal", IDEALS)
 def test_the_ideal_count_is_found_within_a_tenth(ideal: int) -> None:
     """In nearly all of 40 fresh seeds; the few that are not are a worker off."""

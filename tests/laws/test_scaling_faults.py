@@ -53,6 +53,7 @@ def whole(batches: list[Any]) -> bool:
     return np.array_equal(np.concatenate([b["id"] for b in batches]), np.arange(ROWS) * 3)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_any_numbers_at_any_time(seed: int) -> None:
     rng = keyed(seed)

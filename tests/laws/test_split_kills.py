@@ -72,6 +72,7 @@ def checkpoint(folder: Path, n: int) -> int:
     return min(steps)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_killed_client_goes_on_with_other_ranks(
     apart: bool, many: Callable[[int, int], int], tmp_path: Path, wanted: list[list[int]]

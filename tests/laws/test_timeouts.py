@@ -24,7 +24,6 @@ from tests.hangs import (
     gone,
     only_hanging_calls_are_late,
 )
-from tests.sampling import halved
 
 ROWS = 60
 LOCAL = ("sync", "threads")
@@ -123,12 +122,11 @@ def until_error(ds: Dataset) -> tuple[list[Row], UDFError]:
     return found, raised.value
 
 
+@pytest.mark.sample(8)
 @pytest.mark.law
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_skipped_calls_cost_exactly_their_rows(executor: str, shape: str, tmp_path: Path) -> None:
-    if executor == "processes":
-        halved([*SHAPES].index(shape))
     kind, written, each = SHAPES[shape]
     draw = random.Random(shape + executor)
     # one call that hangs for each worker at most, except where processes are ended
@@ -145,12 +143,11 @@ def test_skipped_calls_cost_exactly_their_rows(executor: str, shape: str, tmp_pa
     assert f"lost {len(hung) * each} row" in str(ds.stats()).replace("batches", "rows")
 
 
+@pytest.mark.sample(8)
 @pytest.mark.law
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_raised_call_ends_the_run_at_its_row(executor: str, shape: str, tmp_path: Path) -> None:
-    if executor == "processes":
-        halved([*SHAPES].index(shape), 1)
     kind, written, _ = SHAPES[shape]
     failing = run_by("sync", written(source(), kind(tmp_path, {20}, raises=True), {}))
     wanted, other = until_error(failing)

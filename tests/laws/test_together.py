@@ -53,6 +53,7 @@ def parted(draw: random.Random, pool: DataPool) -> list[Dataset]:
     return found
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("tenth", range(10))
 def test_running_together_is_running_one_by_one(
     pool: DataPool, many: Callable[[int, int], int], tenth: int, monkeypatch: pytest.MonkeyPatch

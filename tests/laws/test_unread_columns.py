@@ -125,6 +125,7 @@ def outcome(ds: Dataset, **options: Any) -> tuple[list[str], str]:
     return out, ""
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("block", range(50))
 def test_rows_are_those_of_a_run_that_reads_everything(
     folder: Path, block: int, whole: bool

@@ -116,6 +116,7 @@ def test_every_rule_fires_somewhere_here(tmp_path: Path) -> None:
     assert set().union(*(fired(shape(tmp_path)) for shape in SHAPES.values())) == set(NAMED) - JOINT
 
 
+@pytest.mark.sample(12)
 @pytest.mark.law
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_rule_that_is_switched_off_does_not_fire(shape: str, tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ def tables(draw: st.DrawFn) -> pa.Table:
     return pa.table(made)
 
 
+@pytest.mark.sample(20)
 @pytest.mark.law
 @pytest.mark.parametrize("name", [*NUMBERS, *OTHERS])
 @given(rows=tables())

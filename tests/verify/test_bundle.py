@@ -41,6 +41,7 @@ def test_who_has_no_folder_gets_one_that_nobody_else_has(
     assert {place.parent.parent for place in places} == {tmp_path}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.law
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_folder_shows_it_in_another_process(

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.usefixtures("small_parts")
 # ---------------------------------------------------------------------------- whatever is drawn
 
 
+@pytest.mark.sample(3)
 @pytest.mark.law
 @pytest.mark.parametrize("part", range(6))
 def test_any_pipeline_is_what_the_oracle_says_over_cold_half_filled_and_warm_stores(

@@ -55,6 +55,7 @@ def test_two_processes_at_once_make_every_row_about_once(tmp_path: Path) -> None
     assert Logged(tmp_path / "calls").calls < 600 * 1.2
 
 
+@pytest.mark.sample(2)
 @pytest.mark.law
 @pytest.mark.parametrize("how", ["gone", "damaged"])
 @pytest.mark.parametrize("batched", [False, True])
@@ -122,6 +123,7 @@ def test_a_store_that_goes_and_comes_back_loses_nothing(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------- stores that fail
 
 
+@pytest.mark.sample(10)
 @pytest.mark.law
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS])
 @pytest.mark.parametrize("nth", [0, 3, 20])

@@ -116,6 +116,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.law
 @pytest.mark.parametrize(("share", "jobs", "announced", "most"), CASES)
 def test_a_tenth_less_is_computed_again_than_by_age(

@@ -53,6 +53,7 @@ def one_size(tmp_path: Path) -> int:
     return kept(disk)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.law
 def test_bytes_never_pass_the_quota(opened: Callable[[], StorePlace], tmp_path: Path) -> None:
     size = one_size(tmp_path)

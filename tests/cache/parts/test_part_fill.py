@@ -161,6 +161,7 @@ def test_a_batch_of_another_schema_makes_it_void(opened: Callable[[], StorePlace
     assert made(store, [batch(0)]) is PartSource.MADE
 
 
+@pytest.mark.sample(1)
 @pytest.mark.law
 def test_what_is_dropped_or_forgotten_leaves_nothing(opened: Callable[[], StorePlace]) -> None:
     store = PartStore(opened())

@@ -91,6 +91,7 @@ def test_a_filling_whose_file_was_cleared_away_keeps_nothing(
     assert stores(said) == 0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.law
 def test_large_parts_come_back_from_a_bucket(
     opened: Callable[[], StorePlace], monkeypatch: pytest.MonkeyPatch

@@ -265,6 +265,7 @@ def test_what_is_stored_serves(name: str, data: Path, tmp_path: Path, calls: Cal
     assert calls.taken() == allowed
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", SUBSUMED)
 def test_what_is_stored_serves_whoever_runs_it(
     name: str, data: Path, tmp_path: Path, calls: Calls

@@ -166,6 +166,7 @@ def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blob_digest, "PIECE_BYTES", 16 << 10)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.law
 @pytest.mark.cluster
 @pytest.mark.parametrize("fills", [False, True], ids=["get", "fill"])
@@ -175,6 +176,7 @@ def test_torture_on_a_disk(tmp_path: Path, whole: bool, fills: bool) -> None:
     judged(given, counts, notes, whole=whole)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.law
 @pytest.mark.cluster
 @pytest.mark.parametrize("fills", [False, True], ids=["get", "fill"])
@@ -189,6 +191,7 @@ def test_torture_in_a_bucket(
     judged(given, counts, notes, whole=False)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.law
 @pytest.mark.cluster
 @pytest.mark.timeout(1200)

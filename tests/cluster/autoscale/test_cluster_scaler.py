@@ -121,6 +121,7 @@ def test_one_to_six_and_back_in_one_epoch(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(calls) == 600
 
 
+@pytest.mark.sample(2)
 @pytest.mark.cluster
 @pytest.mark.parametrize("name", ["columns", "rows", "stages", "part"])
 def test_scaling_changes_no_byte(folder: Path, name: str, whole: bool) -> None:
@@ -190,6 +191,7 @@ def test_a_trainer_that_waits_gets_workers_and_a_slow_one_loses_them(
         it.close()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.cluster
 @pytest.mark.parametrize(("start", "bounds", "end"), [(4, (1, 2), 2), (1, (2, 3), 2)])
 def test_bounds_hold_whatever_there_is(

@@ -34,7 +34,6 @@ from dml.physical.plan import Stage
 from dml.settings import Settings
 from dml.testing.oracle import Oracle
 from tests.cluster.dask_cases import UNCLOSED, clean, cluster, eventually
-from tests.sampling import halved
 
 pytestmark = UNCLOSED
 ROWS = 6_000
@@ -109,13 +108,13 @@ def elements(ds: dml.Dataset) -> list[Any]:
     return list(ds.with_options(telemetry_dir="off").epoch(0))
 
 
+@pytest.mark.sample(8)
 @pytest.mark.cluster
 @pytest.mark.parametrize("near", [True, False], ids=["disk", "network"])
 @pytest.mark.parametrize("name", PIPELINES)
 def test_the_same_bytes_as_in_the_client(
     folder: Path, client: Client, name: str, near: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    halved([*PIPELINES].index(name), near)
     if not near:
         monkeypatch.setattr(
             dml.cluster.exchange.sorted_run_transfer.RunFetcher, "_is_near", lambda *_: False

@@ -30,7 +30,6 @@ from dml.errors import InternalError, WorkerLostError
 from dml.exec.memory.spill import PREFIX
 from dml.settings import Settings
 from tests.cluster.dask_cases import SOON_S, UNCLOSED, clean, cluster, eventually
-from tests.sampling import halved
 
 pytestmark = UNCLOSED
 ROWS, ATOM = 6_000, 200
@@ -117,13 +116,12 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 
 @pytest.fixture(params=["disk", "network"])
 def _reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs are read from disk, or asked for; in a sample of half of what there is."""
-    given = request.node.callspec.params
-    halved([*DAMAGES].index(given["damage"]), given["workers"], request.param == "disk")
+    """Runs are read from disk, or asked for."""
     if request.param == "network":
         monkeypatch.setattr(sorted_run_transfer.RunFetcher, "_is_near", lambda *_: False)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.cluster
 @pytest.mark.usefixtures("_reading")
 @pytest.mark.parametrize("workers", [1, 2])

@@ -322,6 +322,7 @@ KEYS: dict[str, Callable[[int, int, int], int]] = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.law
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("keys", KEYS)

@@ -16,7 +16,6 @@ from tests.exec.delivery.figure_cases import (
     memory_aware_fused,
 )
 from tests.exec.schedule_bound import lower_bound
-from tests.sampling import halved
 
 pytestmark = pytest.mark.law
 POLICIES = ("adaptive", "optimistic", "conservative", "static", "staged")
@@ -37,10 +36,10 @@ def ratio(policy: str, limit_gb: int, part_mb: int = 100, *, ordered: bool = Fal
     return trace(policy, limit_gb, part_mb, ordered=ordered).seconds / MEMORY_BOUND_S
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_policy_is_ever_over_the_limit(policy: str, *, ordered: bool) -> None:
-    halved(POLICIES.index(policy), ordered)
     for limit_gb in LIMITS:
         seen = trace(policy, limit_gb, ordered=ordered)
         assert not seen.stuck
@@ -50,6 +49,7 @@ def test_no_policy_is_ever_over_the_limit(policy: str, *, ordered: bool) -> None
         assert seen.seconds >= MEMORY_BOUND_S
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("limit_gb", PLENTY)
 def test_the_papers_order(limit_gb: int, *, ordered: bool) -> None:

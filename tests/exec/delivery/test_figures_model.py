@@ -25,7 +25,6 @@ from tests.exec.delivery.figure_cases import (
     scaled,
     videos,
 )
-from tests.sampling import halved
 
 pytestmark = pytest.mark.law
 BEST = 0.95  # of the best throughput: what counts as the plateau of Figure 10
@@ -78,9 +77,9 @@ def test_11_fractions_of_a_slot_are_shared(units: int, *, ordered: bool) -> None
     assert usual < fractional(units).static((3, 5), GB, ordered=ordered).seconds
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("beside_s", [EMBEDDED_S, DASK_S])
 def test_10_the_plateau_of_partition_sizes_is_a_decade(beside_s: float) -> None:
-    halved(int(beside_s == EMBEDDED_S))  # the other one is computed anyhow
     wide = [rows for rows, part in plateau(beside_s).items() if part >= BEST]
     assert max(wide) >= 10 * min(wide)
     assert 16 in wide, "what dml takes where memory allows"

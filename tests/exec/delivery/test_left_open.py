@@ -83,6 +83,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.law
 @pytest.mark.parametrize("executor", ["threads", "processes"])
 def test_a_process_that_ends_while_iterators_live_says_nothing(

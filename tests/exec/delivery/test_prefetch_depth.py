@@ -27,7 +27,6 @@ from tests.exec.delivery.shelves import (
     now_and_then,
     simulated,
 )
-from tests.sampling import halved
 
 COUNT, KB = 6_000, 1_000
 
@@ -70,10 +69,10 @@ def best_fixed(chunks: list[Chunk], most_bytes: int) -> float:
     return min(simulated(chunks, depth, most_bytes).seconds for depth in depths)
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", PIPELINES)
 def test_it_comes_near_the_best_depth(name: str, machine: str) -> None:
-    halved([*PIPELINES].index(name), [*MACHINES].index(machine), parts=len(MACHINES))
     times, most_bytes = MACHINES[machine]
     make, loop = PIPELINES[name]
     chunks = drawn(lambda draw, n: times * make(draw, n), loop, COUNT, seed=1)

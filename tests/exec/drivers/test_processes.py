@@ -165,6 +165,7 @@ def taken(ds: Dataset, executor: str = "processes", **more: Any) -> tuple[int, B
     raise AssertionError("nothing was raised")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("act", "kind"),
     [

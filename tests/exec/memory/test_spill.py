@@ -102,6 +102,7 @@ except dml.errors.MemoryContractError as error:
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.law
 @pytest.mark.parametrize("limit", ["1MiB", "256MiB"])
 def test_a_full_shuffle_is_the_same_spilled_or_not(

@@ -119,6 +119,7 @@ WAYS = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("executor", WAYS)
 def test_a_copy_that_returns_delivers_nothing(executor: str, tmp_path: Path) -> None:
     # by itself: other libraries here warn of forks
@@ -144,6 +145,7 @@ def run(executor: str, folder: str) -> None:
         os.write(1, f"{shape}: {'right' if right else 'wrong'}\n".encode())
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("shape", "ends"),
     [("map", "stays"), ("map", "exits"), ("flat_map", "raises"), ("skipping", "raises")],

@@ -115,6 +115,7 @@ except dml.errors.UDFError as error:
 """
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("way", ["-c", "stdin", "script"])
 def test_main_modules_of_all_kinds_without_a_guard(way: str, tmp_path: Path) -> None:
     if way == "script":

@@ -25,7 +25,6 @@ from tests.cluster.dask_cases import (
     turned,
     written,
 )
-from tests.sampling import halved
 
 folder = rows_folder
 NAMES = sorted(POLICIES)
@@ -52,11 +51,11 @@ def usual(folder: Path, target: Any = "auto") -> str:
     return stream_hash(stages_of(folder, executor="sync", target_partition_bytes=target))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.law
 @pytest.mark.parametrize("executor", ["sync", "threads"])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_policy_gives_the_same_bytes(folder: Path, name: str, executor: str) -> None:
-    halved(NAMES.index(name), executor == "sync")
     for target in (1, "auto"):
         ways = {"executor": executor, "num_workers": 1 if executor == "sync" else 3}
         ds = stages_of(folder, scheduler_policy=name, target_partition_bytes=target, **ways)
@@ -78,6 +77,7 @@ def test_runs_that_check_themselves_find_no_difference(folder: Path, name: str) 
     assert stream_hash(checked) == usual(folder)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.law
 @pytest.mark.parametrize("name", NAMES)
 def test_a_state_goes_on_under_another_policy(folder: Path, name: str) -> None:
@@ -160,6 +160,7 @@ def client() -> Iterator[Client]:
         yield found
 
 
+@pytest.mark.sample(3)
 @pytest.mark.cluster
 @UNCLOSED
 @pytest.mark.parametrize("name", NAMES)

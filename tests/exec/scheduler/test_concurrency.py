@@ -21,7 +21,6 @@ from dml.exec.scheduler.core import Core
 from dml.exec.scheduler.messages import Arrive, Consumed, Offer, Run, SliceDone
 from dml.exec.scheduler.policy import Demand
 from tests.exec.scheduler.waiting import Machine, Part, Simulation
-from tests.sampling import halved
 
 NUMBERS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 MIB = 1 << 20
@@ -80,9 +79,9 @@ MACHINES = {
 }
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("name", MACHINES)
 def test_it_comes_near_the_best_number(name: str) -> None:
-    halved([*MACHINES].index(name))
     machine, rows, least = MACHINES[name]
     numbers = [n for n in NUMBERS if n >= machine.slots]
     best = min(Simulation(machine, rows, 1, fixed=n).run() for n in numbers)

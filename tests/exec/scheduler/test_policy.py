@@ -34,7 +34,7 @@ from dml.verify.simulate.virtual_cluster import ClusterTrace, TaskTruth, Virtual
 from tests.exec.delivery.figure_cases import IMAGE_LIMIT, fiftieth, images
 from tests.exec.delivery.figure_cases import memory_aware as memory_work
 from tests.exec.schedule_bound import lower_bound
-from tests.sampling import amount, halved
+from tests.sampling import amount
 
 LIMITS_GB = (0.5, 1, 2, 4, 8, 12, 16, 32)
 SAMPLE_GB = {False: (2,), True: (1,)}  # of them, ordered or not, without --whole
@@ -46,6 +46,7 @@ def bound_s(scene: Scene, *, ordered: bool = True) -> float:
     return lower_bound(*given_, ordered=ordered).seconds
 
 
+@pytest.mark.sample(4)
 @pytest.mark.law
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("limit_gb", LIMITS_GB)
@@ -65,11 +66,11 @@ def test_memory_aware_scheduling_is_near_the_optimum(
     assert not trace.stuck
 
 
+@pytest.mark.sample(4)
 @pytest.mark.law
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize(("limit_gb", "ratio"), [(0.5, 5.6), (1, 1.95), (2, 1.02), (16, 1.02)])
 def test_large_partitions_need_memory(limit_gb: float, ratio: float, *, ordered: bool) -> None:
-    halved(limit_gb in {1, 16}, ordered)
     trace = memory_aware(int(limit_gb * GB), part_rows=100).run(ordered=ordered)
     assert trace.seconds / BOUND_S <= ratio
     assert trace.peak_bytes <= limit_gb * GB
@@ -278,12 +279,12 @@ def memory_over_time(
         return cluster.run(units), used
 
 
+@pytest.mark.sample(3)
 @pytest.mark.law
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("limit_gb", [1, 2, 4])
 def test_noise_of_half_neither_breaks_the_limit_nor_swings(limit_gb: int, *, ordered: bool) -> None:
     """Seconds and bytes of every slice are off by up to half."""
-    halved(limit_gb // 2, ordered)
     scene = memory_aware(int(limit_gb * GB), part_rows=25, wobble=0.5, seed=limit_gb)
     cluster = scene.cluster(ordered=ordered, watched=False)
     trace, used = memory_over_time(cluster, scene.units)

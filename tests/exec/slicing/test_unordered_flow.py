@@ -82,6 +82,7 @@ def ids(found: list[dict[str, Any]]) -> Counter[int]:
     return Counter(np.concatenate([np.atleast_1d(each["id"]) for each in found]).tolist())
 
 
+@pytest.mark.sample(5)
 @pytest.mark.law
 @pytest.mark.parametrize("shape", SHAPES)
 @given(st.data())

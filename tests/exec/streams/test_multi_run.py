@@ -62,6 +62,7 @@ def several(base: Dataset) -> list[Dataset]:
     ]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.law
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_shared_function_is_called_once_for_each_row(executor: str) -> None:

@@ -75,6 +75,7 @@ def grown(row: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"id": row["id"] * 10 + copy} for copy in range(row["id"] % 4)]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.law
 @pytest.mark.parametrize("target", [1, 300, 1 << 20])
 @pytest.mark.parametrize("most", [1, 7, 1000])

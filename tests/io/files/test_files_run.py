@@ -112,6 +112,7 @@ def values(batches: Iterator[dict[str, Any]]) -> list[tuple[int, str]]:
     return [pair for numbers, texts in pairs for pair in zip(numbers, texts, strict=True)]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.law
 @pytest.mark.parametrize("files", FORMATS)
 def test_a_run_gives_all_rows_and_goes_on_from_anywhere(
@@ -131,6 +132,7 @@ def test_a_run_gives_all_rows_and_goes_on_from_anywhere(
     assert ds.skip(100).take(3).count() == 3
 
 
+@pytest.mark.sample(5)
 @pytest.mark.cluster
 @pytest.mark.parametrize("files", FORMATS)
 def test_processes_give_the_same(tmp_path: Path, files: Callable[[Path], Dataset]) -> None:

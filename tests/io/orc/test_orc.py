@@ -67,6 +67,7 @@ def several(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("atom_rows", [None, 100, 977])
 def test_the_laws_hold(tmp_path: Path, atom_rows: int | None) -> None:
     source = read_orc(several(tmp_path), atom_rows=atom_rows)

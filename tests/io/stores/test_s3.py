@@ -21,7 +21,6 @@ from dml.testing.source_laws import check_same_data
 from tests.cluster.dask_cases import UNCLOSED, cluster
 from tests.io.line_sets import written
 from tests.io.store_formats import FORMATS, LINES
-from tests.sampling import halved
 
 server = pytest.importorskip("moto.server")
 s3fs = pytest.importorskip("s3fs")
@@ -78,6 +77,7 @@ def opened(door: str, place: object, **options: Any) -> Dataset:
     return found.with_options(**OFF)
 
 
+@pytest.mark.sample(4)
 def test_the_same_data_as_on_disk(
     both: tuple[str, Path, str], options: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
@@ -89,14 +89,11 @@ def test_the_same_data_as_on_disk(
         check_same_data(here, there)
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("executor", ["sync", "threads", "processes"])
 def test_every_executor_gives_the_same(
-    both: tuple[str, Path, str],
-    options: dict[str, Any],
-    executor: str,
-    request: pytest.FixtureRequest,
+    both: tuple[str, Path, str], options: dict[str, Any], executor: str
 ) -> None:
-    halved([*FORMATS].index(request.node.callspec.params["both"]), executor == "threads")
     door, folder, url = both
     here = opened(door, folder).shuffle(seed=3).batch(8)
     there = opened(door, url, storage_options=options).shuffle(seed=3).batch(8)
@@ -118,6 +115,7 @@ def test_a_cluster_gives_the_same_and_the_key_is_in_no_task(
         assert SECRET not in str([*made.scheduler.tasks, *made.scheduler.transition_log])
 
 
+@pytest.mark.sample(4)
 def test_a_run_goes_on_from_anywhere_also_on_disk(
     both: tuple[str, Path, str], options: dict[str, Any]
 ) -> None:

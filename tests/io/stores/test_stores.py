@@ -33,6 +33,7 @@ from tests.io.store_formats import LINES, URL, Made, made
 __all__ = ["counted", "made", "pauses"]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.law
 def test_the_same_data_as_on_disk(made: Made, counted: type[CountedStore]) -> None:
     folder, read = made

@@ -73,6 +73,7 @@ def test_every_function_has_a_meaning() -> None:
     assert set(functions()) == set(MEANINGS)
 
 
+@pytest.mark.sample(40)
 @pytest.mark.law
 @pytest.mark.parametrize("name", sorted(MEANINGS))
 def test_functions_mean_what_they_do(name: str, whole: bool) -> None:

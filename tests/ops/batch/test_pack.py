@@ -92,6 +92,7 @@ def test_every_token_once_within_the_bound(lengths: list[int], how: str, bins: i
         assert all(len(row["tokens"]) == 12 for row in rows[:-1])
 
 
+@pytest.mark.sample(3)
 @pytest.mark.law
 @pytest.mark.parametrize("bins", [1, 2, 4])
 @pytest.mark.parametrize("strategy", ["first_fit", "best_fit", "concat_split"])

@@ -30,6 +30,7 @@ def test_windows_that_lack_rows() -> None:
     assert windows(numbers(4).window(2, 9, drop_last=False)) == [[0, 1]]
 
 
+@pytest.mark.sample(14)
 @pytest.mark.law
 @pytest.mark.parametrize(
     ("size", "shift", "stride", "last"),

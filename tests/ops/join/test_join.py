@@ -57,6 +57,7 @@ def test_what_no_row_met_comes_last() -> None:
     ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.law
 @pytest.mark.parametrize("how", [how for how in HOWS if how != "cross"])
 def test_every_way_of_running_and_resuming(how: str) -> None:

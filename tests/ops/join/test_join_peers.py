@@ -47,6 +47,7 @@ def plain(found: Any, names: list[str], *, ordered: bool) -> list[str]:
     return rows if ordered else sorted(rows)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.law
 @pytest.mark.parametrize("how", ["inner", "left", "right", "full", "semi", "anti", "cross"])
 def test_polars_has_the_same_rows(how: Any) -> None:

@@ -50,6 +50,7 @@ def test_each_choice_takes_the_next_of_its_input(
     assert [row["id"] for row in found] == reference(lengths, choices, stop=stop)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.law
 @pytest.mark.parametrize("stop", [True, False])
 @pytest.mark.parametrize("n", [0, 2, 40])

@@ -32,6 +32,7 @@ def test_a_round_robin(inputs: int, block: int) -> None:
     assert ids(each[0].interleave(*each[1:], block_length=block)) == reference(lengths, block)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.law
 @pytest.mark.parametrize("block", [1, 3])
 @pytest.mark.parametrize("n", [0, 1, 7])

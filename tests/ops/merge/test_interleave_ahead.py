@@ -367,6 +367,7 @@ def test_what_it_may_do_at_once_is_shown_and_no_part_of_its_name() -> None:
     assert two.fingerprint() == ds.interleave(counted).fingerprint()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("way", [many(2), ONE])
 def test_an_input_in_another_order_may_give_many_empty_pipelines(way: dict[str, Any]) -> None:
     """Its rows are taken one by one, and none is read before the first row that is not empty."""

@@ -88,6 +88,7 @@ def mixed(row: dict[str, Any]) -> dml.Dataset:
     return ds.map(dict) if row["x"] % 3 else ds.flat_map(lambda each: [each, dict(each)])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.law
 @pytest.mark.parametrize(("cycle", "block"), [(2, 3), (4, 1)])
 def test_every_way_of_running_and_resuming(cycle: int, block: int) -> None:
@@ -161,6 +162,7 @@ def test_a_resumed_run_calls_the_function_for_open_pipelines_alone() -> None:
     assert [*given, *(row["id"] for row in rest)] == round_robin([3] * 20, 2, 2)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("near", [0, 2, 1024])
 def test_the_input_is_opened_once_where_open_rows_are_near(
     near: int, monkeypatch: pytest.MonkeyPatch

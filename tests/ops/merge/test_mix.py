@@ -51,6 +51,7 @@ def test_the_first_end_ends_it() -> None:
     assert len(ids(tagged(5, 0).repeat().mix(tagged(4, 1), stop="first"))) == 9
 
 
+@pytest.mark.sample(3)
 @pytest.mark.law
 @pytest.mark.parametrize("stop", ["all", "first"])
 @pytest.mark.parametrize("n", [0, 1, 7])

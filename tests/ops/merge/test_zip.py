@@ -27,6 +27,7 @@ def test_rows_stand_side_by_side_and_the_shortest_ends_it() -> None:
     assert rows(numbers(3).zip([named(numbers(0), "y")])) == []
 
 
+@pytest.mark.sample(2)
 @pytest.mark.law
 @pytest.mark.parametrize("n", [0, 1, 7, 10])
 def test_every_way_of_running_and_resuming(n: int) -> None:
@@ -46,6 +47,7 @@ def bad(at: int) -> Any:
     return fn
 
 
+@pytest.mark.sample(20)
 @pytest.mark.law
 @pytest.mark.parametrize("left", [2, 5, 8, 99])
 @pytest.mark.parametrize("right", [2, 5, 8, 99])

@@ -187,6 +187,7 @@ def test_loops_are_used() -> None:
     assert 0 < sum(found) < 2_000  # but for first rows, which say how the time is divided
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("executor", ["sync", "threads"])
 def test_slices_behind_the_first_go_through_the_loop(
     executor: str, monkeypatch: pytest.MonkeyPatch

@@ -70,6 +70,7 @@ def test_after_what_sees_the_stream_groups_are_counted_from_its_start() -> None:
     assert sizes(numbers(9).shuffle().map_batches(sized, batch_size=4), batch_size=3) == [3, 3, 3]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.law
 @pytest.mark.parametrize("size", [None, 2])
 def test_rows_batches_and_resuming(size: int | None) -> None:

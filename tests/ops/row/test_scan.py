@@ -56,6 +56,7 @@ def test_what_is_handed_out_is_not_changed_later() -> None:
     assert [row["last"] for row in ds] == [row["last"] for row in ds] == [[7, 0], [0, 1]]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.law
 @pytest.mark.parametrize(
     ("state", "fn"),

@@ -66,6 +66,7 @@ def test_several_parts_are_disjoint_and_complete(labels: list[int], shares: list
             assert share or not found
 
 
+@pytest.mark.sample(2)
 @pytest.mark.law
 @pytest.mark.parametrize("kind", [pa.string(), pa.int8(), pa.uint64(), pa.bool_()])
 def test_every_way_of_running_and_resuming(kind: pa.DataType) -> None:

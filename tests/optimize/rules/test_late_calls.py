@@ -68,6 +68,7 @@ def test_what_changes_the_number_of_rows_stays_below() -> None:
         leaves(ds.take(100), by=BY)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.law
 @pytest.mark.parametrize("name", SLICES)
 def test_rows_are_the_same(name: str) -> None:
@@ -114,6 +115,7 @@ def test_a_row_that_nobody_asked_for_fails_in_vain() -> None:
         list(ds.shard(2, 1))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", SLICES)
 @pytest.mark.parametrize("executor", ["sync", "threads"])
 def test_runs_go_on_anywhere(name: str, executor: str) -> None:

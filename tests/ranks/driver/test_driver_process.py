@@ -29,7 +29,6 @@ from dml.exec.slicing.slice_sizes import PER_WORKER
 from dml.ranks.driver.driver_handle import EVERY, living
 from tests.cluster.dask_cases import eventually
 from tests.ranks.driver.driver_cases import HANG_S, ROWS, afar, nothing_stays, numbers, table, texts
-from tests.sampling import halved
 
 pytestmark = pytest.mark.cluster
 
@@ -49,10 +48,10 @@ SHAPES: dict[str, Callable[[Dataset], Dataset]] = {
 }
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("executor", ["threads", "processes"])
 def test_the_stream_is_the_one_made_here(numbers: Dataset, shape: str, executor: str) -> None:
-    halved([*SHAPES].index(shape), executor == "threads")
     ds = SHAPES[shape](numbers).with_options(executor=executor)
     far = afar(ds)
     for epoch in range(2):

@@ -38,6 +38,7 @@ def clients(there: LocalCluster) -> set[str]:
     return {name for name in there.scheduler.clients if name != "fire-and-forget"}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["rows", "children", "part"])
 def test_the_stream_is_the_same(there: LocalCluster, rows_folder: Path, name: str) -> None:
     address = there.scheduler_address

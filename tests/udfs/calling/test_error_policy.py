@@ -74,6 +74,7 @@ VERBS: dict[str, Callable[[Dataset], Dataset]] = {
 }
 
 
+@pytest.mark.sample(6)
 @pytest.mark.law
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_oracle_loses_the_same_rows_and_so_do_resumed_runs(verb: str) -> None:

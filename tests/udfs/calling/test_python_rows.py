@@ -267,6 +267,7 @@ VERBS: dict[str, Callable[..., dml.Dataset]] = {
 }
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("executor", ["sync", "threads", "processes"])
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_row_is_named_whose_value_python_cannot_hold(

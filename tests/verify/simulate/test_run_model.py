@@ -80,6 +80,7 @@ MAKERS: dict[str, Seconds] = {
 }
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("depth", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("name", MAKERS)
 def test_it_agrees_with_simulated_batches_ahead_of_a_loop(name: str, depth: int) -> None:
