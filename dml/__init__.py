@@ -1,5 +1,8 @@
 """The public names of dml are listed here: sources, expressions, Dataset, errors."""
 
+import sys
+from typing import TYPE_CHECKING
+
 from dml import errors
 from dml.api.catalog import Catalog, why_miss, worth_keeping
 from dml.api.dataset import Dataset
@@ -54,6 +57,7 @@ from dml.api.sources.objects import (
     read_zarr,
 )
 from dml.api.verbs.functions import apply, udf
+from dml.base.user_line import missing
 from dml.errors import DmlError
 from dml.expr.columns.column import Column, col, lit, maximum, minimum, random, stack, when
 from dml.expr.columns.column import rows as len  # noqa: A004 - as Polars has it, and only in this module
@@ -62,6 +66,12 @@ from dml.plugins import DataSink, DataSource, SourcePart
 from dml.settings import AUTOTUNE, Autoscale, Settings
 
 __version__ = "0.1.0"
+
+if not TYPE_CHECKING:  # a checker would take any name for a known one
+
+    def __getattr__(name: str) -> object:
+        return missing(sys.modules[__name__], name, "dml")
+
 
 __all__ = [
     "AUTOTUNE",

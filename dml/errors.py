@@ -65,6 +65,14 @@ class PlanError(DmlError):
     """The pipeline or an option is invalid, such as a negative size or an impossible order."""
 
 
+class UnknownNameError(DmlError, AttributeError):
+    """No verb, function or method of dml has this name; ``try_`` says what was meant."""
+
+
+class ArgumentError(DmlError, TypeError):
+    """A verb has no argument of this name, or needs one that was not given."""
+
+
 class SchemaError(DmlError):
     """A column is missing, or has a type that the operator does not accept."""
 

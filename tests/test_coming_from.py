@@ -6,6 +6,7 @@ code in the tables is parsed, and must call a public function of dml with valid 
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import pytest
@@ -118,6 +119,26 @@ def test_nothing_is_put_off() -> None:
     assert not [
         page.name for page in pages if re.search("(?i)not yet|not there yet", page.read_text())
     ]
+
+
+def arguments() -> list[tuple[str, str, str]]:
+    """Verb, argument and text of each entry of the table of arguments."""
+    section = Table("coming-from.md", "Arguments", "").section()
+    rows = re.findall(r"^\| (`.*`) \| (.*) \|$", section, re.MULTILINE)
+    found = [(names, text) for names, text in rows if names != "argument"]
+    return [
+        (*re.fullmatch(r"(\w+)\((\w+)=\)", each).groups(), text)  # type: ignore[union-attr]
+        for names, text in found
+        for each in CODE.findall(names)
+    ]
+
+
+def test_arguments_that_are_told_are_not_there_and_what_is_told_is() -> None:
+    assert len(arguments()) > 50
+    for verb, argument, text in arguments():
+        found = getattr(dml.Dataset, verb, None) or getattr(dml, verb)
+        assert argument not in inspect.signature(found).parameters
+        assert not [*checked(text, dml.Dataset)], f"{verb}({argument}=)"
 
 
 def test_the_ways_in_are_there() -> None:

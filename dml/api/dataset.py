@@ -19,17 +19,28 @@ from dml.api.verbs.columns import ColumnVerbs
 from dml.api.verbs.combination import CombineVerbs
 from dml.api.verbs.elements import ElementVerbs
 from dml.api.verbs.order import OrderVerbs
-from dml.base.user_line import door
+from dml.base.user_line import Answering, door, doors
 from dml.data.schema import Schema
 from dml.errors import PlanError, SchemaError
 from dml.expr.tree_text import Page, as_html, tree
 from dml.settings import AUTOTUNE
 
 
+@doors
 class Dataset(
-    CacheVerbs, ColumnVerbs, CombineVerbs, ElementVerbs, OrderVerbs, Collecting, SummaryVerbs, Sinks
+    CacheVerbs,
+    ColumnVerbs,
+    CombineVerbs,
+    ElementVerbs,
+    OrderVerbs,
+    Collecting,
+    SummaryVerbs,
+    Sinks,
+    Answering,
 ):
     """A pipeline; iterating it gives batches (dicts of arrays), or, before ``batch``, rows."""
+
+    _title = "a Dataset"
 
     def prefetch(self, n: int | str = AUTOTUNE) -> Self:
         """Compute up to ``n`` elements ahead in a thread; if "auto", once the consumer waits."""

@@ -6,14 +6,15 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from types import FrameType
-from typing import Any, ParamSpec, TypeVar
+from types import FrameType, FunctionType
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 from dml.checks import whole
 from dml.errors import DmlError, PlanError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 HERE = __name__.partition(".")[0]
 COMMANDS = f"{HERE}.cli."  # called by the library that parses the command line
@@ -67,6 +68,10 @@ def door(verb: Callable[P, R]) -> Callable[P, R]:
             if handing:
                 return verb(*args, **options)
             return verb(*map(whole, args), **{name: whole(v) for name, v in options.items()})
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                raise  # not by the call itself
+            return _otherwise(opened, args, options)
         except DmlError as error:
             where = users_line()
             if where and "written in" not in error.at:
@@ -75,6 +80,54 @@ def door(verb: Callable[P, R]) -> Callable[P, R]:
             raise
 
     return opened
+
+
+def _otherwise(verb: Callable[..., R], args: tuple[Any, ...], options: dict[str, Any]) -> R:
+    """Call ``verb`` with its own names for ``options``; raise ArgumentError if it has none."""
+    from dml.base.other_names import renamed, unbound  # noqa: PLC0415 - only where a call fails
+
+    other = renamed(verb, options)
+    if other is None:
+        raise unbound(verb, args, options, users_line()) from None
+    return verb(*args, **other)
+
+
+def doors(kind: type[T]) -> type[T]:
+    """Wrap all public methods of a class and of its bases that are not wrapped yet."""
+    made: dict[Any, Any] = {}
+    for base in kind.__mro__:
+        for name, found in [*vars(base).items()]:
+            public = isinstance(found, FunctionType) and not name.startswith("_")
+            if public and not hasattr(found, "__wrapped__"):
+                setattr(base, name, made.setdefault(found, door(found)))
+    return kind
+
+
+def missing(owner: Any, name: str, title: str, place: str = "") -> Any:
+    """Raise UnknownNameError for a public ``name`` that ``owner`` lacks; see ``unknown``."""
+    if name.startswith("_"):
+        raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
+    if hasattr(type(owner), name):  # a property raised AttributeError: it does so again
+        return object.__getattribute__(owner, name)
+    from dml.base.other_names import unknown  # noqa: PLC0415 - only where a name is wrong
+
+    raise unknown(owner, name, title, place, users_line()) from None
+
+
+class Answering:
+    """The base of public classes whose unknown names end in an error that says what was meant.
+
+    ``_title`` is what messages call the object; ``_place`` is the place of ``other_names.unknown``.
+    """
+
+    __slots__ = ()
+    _title: ClassVar[str] = ""
+    _place: ClassVar[str] = ""
+
+    if not TYPE_CHECKING:  # a checker would take any name for a known one
+
+        def __getattr__(self, name: str) -> Any:
+            return missing(self, name, self._title, self._place)
 
 
 def by_name(mapping: Any, more: dict[str, Any]) -> dict[str, Any]:

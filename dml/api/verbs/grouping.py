@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Generic, TypeVar
 
 from dml.api.verbs.step import declared, function, name_of, names_of
-from dml.base.user_line import door
+from dml.base.user_line import Answering, door
 from dml.errors import PlanError
 from dml.expr.columns.column import Column, col, wrap
 from dml.expr.columns.expansion import keyed
@@ -91,12 +91,14 @@ def _then(rows: Any, kind: Any, *fields: Any) -> Any:
     return rows._then(kind, *fields)  # noqa: SLF001 - a handle of this package
 
 
-class Groups(Generic[D]):
+class Groups(Answering, Generic[D]):
     """The rows of a pipeline grouped by keys; an aggregate returns one row per group.
 
     Groups are in ascending order of the keys: numbers, then NaN, then null. Null is a valid key;
     all NaNs form one group, and -0.0 and 0.0 form one group with the key 0.0.
     """
+
+    _title = "the result of group_by"
 
     def __init__(self, rows: D, keys: dict[str, Value]) -> None:
         self._rows, self._keys = rows, keys

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from dml.base.user_line import door
+from dml.base.user_line import Answering, door, doors
 from dml.data.schema import data_type
 from dml.errors import PlanError, SchemaError
 from dml.expr.columns.literal import edges, members, plain, whole
@@ -53,10 +53,12 @@ def _right(op: str) -> Callable[[Column, Any], Column]:
     return reflected
 
 
-class Column(Spelled, Namespaced, Aggregated):
+@doors
+class Column(Spelled, Namespaced, Aggregated, Answering):
     """A symbolic column; operators return new columns, and nothing is computed."""
 
     __slots__ = ("value",)
+    _title, _place = "a column", "col"
     __array_ufunc__ = None  # NumPy arrays and scalars leave operators to the column
 
     def __init__(self, value: Value) -> None:

@@ -15,6 +15,7 @@ class Lists(Sliced[C]):
     """Functions of a list column: a null list gives null; sums skip null elements."""
 
     __slots__ = ()
+    _title, _place = ".list", "list"
     _family = "list"
 
     def len(self) -> C:

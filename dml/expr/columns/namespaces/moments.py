@@ -33,6 +33,7 @@ class Moments(Namespace[C]):
     """
 
     __slots__ = ()
+    _title, _place = ".dt", "dt"
 
     year = _field("year", "Return the year.")
     quarter = _field("quarter", "Return the quarter, 1 to 4.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Generic
 
-from dml.base.user_line import door
+from dml.base.user_line import Answering, door
 from dml.errors import PlanError
 from dml.expr.columns.literal import plain, whole
 from dml.expr.columns.value import ELEMENT, C, Value, lit, value_text
@@ -14,7 +14,7 @@ from dml.kernels.functions.formats import DIRECTIVE, DIRECTIVES
 WIDEST = 1 << 10
 
 
-class Namespace(Generic[C]):
+class Namespace(Answering, Generic[C]):
     """A group of functions of one column."""
 
     __slots__ = ("_column",)

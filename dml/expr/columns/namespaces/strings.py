@@ -28,6 +28,7 @@ class Strings(Sliced[C]):
     """
 
     __slots__ = ()
+    _title, _place = ".str", "str"
     _family = "str"
 
     def len_chars(self) -> C:

@@ -14,6 +14,7 @@ class Structs(Namespace[C]):
     """Functions of a struct column."""
 
     __slots__ = ()
+    _title, _place = ".struct", "struct"
 
     @door
     def field(self, name: str) -> C:

@@ -20,6 +20,7 @@ class Tensors(Namespace[C]):
     """Functions of a tensor column, row by row; axis 0 is a row's first axis. Null gives null."""
 
     __slots__ = ()
+    _title, _place = ".tensor", "arr"
 
     @door
     def reshape(self, *shape: int) -> C:

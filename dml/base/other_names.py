@@ -1,0 +1,161 @@
+"""Unknown names and arguments of the public API end in errors that say what was meant.
+
+The answers are those of docs/coming-from.md and of the pages beside it. They have tables that list
+each public name of a library, and what it is in dml. The pages are read when the first such error
+is raised.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from dml.errors import ArgumentError, UnknownNameError
+
+PACKAGE: Final = Path(__file__).parents[1]
+HEADER: Final = re.compile(r"\| (?:parameter of )?(.+?)(?: [\d.]+)? \| dml \|")
+ROW: Final = re.compile(r"\| (`.+?`) \| (.+) \|")
+# Sections whose names are those of columns, and of the namespaces of columns.
+COLUMNS, ROOMS = "pl.Expr", "Polars"
+# Names that other libraries have for an argument with exactly the same meaning.
+SYNONYMS: Final = {
+    "batch_size": "n",
+    "buffer_size": "n",
+    "count": "n",
+    "drop_remainder": "drop_last",
+    "has_header": "header",
+    "key": "by",
+    "reverse": "descending",
+    "sep": "delimiter",
+    "separator": "delimiter",
+    "stratify_by_column": "stratify",
+}
+MOST_ANSWERS: Final = 2
+LIKE: Final = 0.6  # the ratio of SequenceMatcher from which names are similar
+
+
+class PeerAnswer(NamedTuple):
+    """What ``name`` of a ``library`` is in dml, as a text for users."""
+
+    library: str
+    name: str
+    text: str
+
+
+def unknown(owner: object, name: str, title: str, place: str, line: str) -> UnknownNameError:
+    """Return the error for a public ``name`` that ``owner`` does not have.
+
+    ``title`` is what messages call the owner. ``place`` is "" for verbs and functions, "col" for
+    columns, and the name of a namespace of columns; ``line`` is the user's.
+    """
+    answers, near = _answers().get((place, name), ()), _similar(name, dir(owner))
+    why = f"similar names: {', '.join(near)}" if near else "no name is similar"
+    return UnknownNameError(
+        f"{title} has no {name!r}",
+        at=_written(name, line),
+        why=why,
+        try_=_advice(answers) or (near[0] if near else "docs/coming-from.md lists all names"),
+    )
+
+
+def unbound(
+    verb: Callable[..., Any], args: Collection[Any], options: Mapping[str, Any], line: str
+) -> ArgumentError:
+    """Return the error for a call of ``verb`` whose arguments do not fit its signature."""
+    signature = inspect.signature(verb)
+    own = {n: each for n, each in signature.parameters.items() if n != "self"}
+    at = _written(verb.__name__, line)
+    needed = [n for n, each in own.items() if each.default is each.empty]
+    called = f"{verb.__name__}({', '.join(needed)}{', ...' if len(needed) < len(own) else ''})"
+    for name in options:
+        if name not in signature.parameters:
+            near = difflib.get_close_matches(name, own, n=1, cutoff=0.6)
+            answers = _answers().get((verb.__name__, name), ())
+            return ArgumentError(
+                f"{verb.__name__} has no argument {name!r}",
+                at=at,
+                why=f"it has {', '.join(own)}" if own else "it has none",
+                try_=_advice(answers) or (f"{near[0]}=" if near else f"leave it out: {called}"),
+            )
+    try:
+        signature.bind(*args, **options)
+        what = "its arguments do not fit"
+    except TypeError as error:
+        what = str(error)
+    return ArgumentError(
+        f"{verb.__name__}: {what}", at=at, why="arguments are missing or too many", try_=called
+    )
+
+
+def renamed(verb: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return ``options`` with the names that ``verb`` has for them; None if none is a synonym."""
+    known = inspect.signature(verb).parameters
+    names = {
+        name: SYNONYMS[name]
+        for name in options
+        if name not in known and SYNONYMS.get(name) in known and SYNONYMS[name] not in options
+    }
+    if not names:
+        return None
+    return {names.get(name, name): value for name, value in options.items()}
+
+
+def _similar(name: str, known: Collection[str]) -> list[str]:
+    """Return up to three public names, best first, that are like ``name`` or have such a part."""
+    parts = {each: (each, *each.split("_")) for each in known if not each.startswith("_")}
+    scores = {
+        each: max(difflib.SequenceMatcher(None, name, part).ratio() for part in some)
+        for each, some in parts.items()
+    }
+    best = sorted(scores, key=lambda each: (-scores[each], len(each)))
+    return [each for each in best[:3] if scores[each] >= LIKE]
+
+
+def _written(name: str, line: str) -> str:
+    return f"{name}, written in {line}" if line else name
+
+
+def _advice(answers: Collection[PeerAnswer]) -> str:
+    told = dict.fromkeys(f"{each.name} of {each.library}: {each.text}" for each in answers)
+    return "; ".join([*told][:MOST_ANSWERS])
+
+
+@cache
+def _answers() -> dict[tuple[str, str], list[PeerAnswer]]:
+    """Return the answers of all tables, by place and name, or by verb and argument."""
+    found = defaultdict[tuple[str, str], list[PeerAnswer]](list)
+    for page in _pages():
+        library = ""
+        for line in page.read_text(encoding="utf-8").splitlines():
+            if header := HEADER.fullmatch(line):
+                library = header[1]
+            elif row := ROW.fullmatch(line):
+                for full in re.findall("`([^`]+)`", row[1]):
+                    found[_key(library, full)].append(PeerAnswer(library, full, row[2]))
+    return dict(found)
+
+
+def _key(library: str, full: str) -> tuple[str, str]:
+    """Return place and name of an entry such as `batch`, `MapDataset.batch`, `str.x`, `map(x=)`."""
+    if argument := re.fullmatch(r"(\w+)\((\w+)=.*\)", full):
+        return argument[1], argument[2]
+    place, _, name = full.rpartition(".")
+    if library == COLUMNS:
+        return "col", name
+    return (place if library == ROOMS else ""), name
+
+
+def _pages() -> list[Path]:
+    """Return the pages: of an installed package within it, of a clone beside it."""
+    within = PACKAGE / "docs"
+    docs = within if within.is_dir() else PACKAGE.parent / "docs"
+    first = docs / "coming-from.md"
+    return [
+        each for each in (first, *sorted((docs / "coming-from").glob("*.md"))) if each.is_file()
+    ]

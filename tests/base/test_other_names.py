@@ -1,0 +1,182 @@
+"""Test errors for names and arguments that dml does not have: they say what was meant."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+import dml
+from dml import col
+from dml.api.verbs.grouping import Groups
+from dml.base import other_names
+from dml.errors import ArgumentError, UnknownNameError
+from dml.expr.columns.column import Column
+
+ROOT = Path(__file__).parents[2]
+DS = dml.range(10)
+
+Wrong = Callable[[], Any]
+
+
+def anything(value: object) -> Any:
+    """The value, whose names no checker knows."""
+    return value
+
+
+NAMES: dict[str, tuple[Wrong, str, str]] = {
+    "of tf.data": (lambda: anything(DS).batched, "a Dataset has no 'batched'", "batch"),
+    "of Polars": (lambda: anything(DS).tail, "a Dataset has no 'tail'", "take(n)"),
+    "of Ray": (lambda: anything(DS).iter_torch_batches, "iter_torch_batches", "to_torch("),
+    "of a hub": (lambda: anything(DS).push_to_hub, "push_to_hub", "write_parquet(path)"),
+    "a function": (lambda: anything(dml).read_parquett, "dml has no", "read_parquet"),
+    "a column": (lambda: anything(col("x")).strr, "a column has no 'strr'", "str"),
+    "of a column": (lambda: anything(col("x")).arg_max, "a column has no 'arg_max'", "pl.Expr"),
+    "of texts": (lambda: anything(col("x").str).uper, ".str has no 'uper'", "to_uppercase"),
+    "of texts in Polars": (lambda: anything(col("x").str).json_decode, ".str has no", "Polars"),
+    "of groups": (lambda: anything(DS.group_by("id")).summ, "group_by has no 'summ'", "sum"),
+    "like nothing": (lambda: anything(DS).zzqx, "a Dataset has no 'zzqx'", "coming-from.md"),
+}
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_an_unknown_name_is_an_error_that_says_what_was_meant(case: str) -> None:
+    wrong, what, try_ = NAMES[case]
+    with pytest.raises(UnknownNameError) as raised:
+        wrong()
+    assert isinstance(raised.value, AttributeError)
+    assert what in raised.value.what
+    assert try_ in raised.value.try_
+    assert "written in test_other_names.py" in raised.value.at
+    assert raised.value.why
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__
+
+
+ARGUMENTS: dict[str, tuple[Wrong, str, str]] = {
+    "of a hub": (
+        lambda: anything(DS).map(dict, batched=True),
+        "map has no argument",
+        "map_batches",
+    ),
+    "of Ray": (
+        lambda: anything(DS).iter_batches(prefetch_batches=2),
+        "iter_batches has",
+        "prefetch",
+    ),
+    "misspelt": (lambda: anything(dml).read_parquet("x", colums=[]), "has no argument", "columns="),
+    "none is like it": (lambda: anything(DS).take(3, zzqx=1), "take has no argument", "take(n)"),
+    "too few": (lambda: anything(DS).batch(), "missing a required argument: 'n'", "batch(n, ...)"),
+    "too many": (lambda: anything(DS).batch(1, 2, 3), "too many positional", "batch(n, ...)"),
+    "twice": (lambda: anything(DS).batch(1, n=2), "multiple values for argument 'n'", "batch(n"),
+    "of a column": (lambda: anything(col("x")).cast(), "cast: missing a required", "cast(kind"),
+    "of texts": (lambda: anything(col("x").str).slice(), "slice: missing", "slice(offset"),
+}
+
+
+@pytest.mark.parametrize("case", ARGUMENTS)
+def test_arguments_that_do_not_fit_are_an_error_that_says_what_does(case: str) -> None:
+    wrong, what, try_ = ARGUMENTS[case]
+    with pytest.raises(ArgumentError) as raised:
+        wrong()
+    assert isinstance(raised.value, TypeError)
+    assert what in raised.value.what
+    assert try_ in raised.value.try_
+    assert "written in test_other_names.py" in raised.value.at
+    assert "Verbs" not in str(raised.value), "a class that users do not know"
+    assert raised.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (lambda: anything(DS).batch(3, drop_remainder=True), lambda: DS.batch(3, drop_last=True)),
+        (lambda: anything(DS).batch(batch_size=3), lambda: DS.batch(3)),
+        (lambda: anything(DS).repeat(count=2), lambda: DS.repeat(2)),
+        (lambda: anything(DS).sort("id", reverse=True), lambda: DS.sort("id", descending=True)),
+        (lambda: anything(DS).sort(key="id"), lambda: DS.sort("id")),
+        (lambda: anything(DS).prefetch(buffer_size=2), lambda: DS.prefetch(2)),
+    ],
+)
+def test_synonyms_are_accepted(given: Any, wanted: Any) -> None:
+    assert given().fingerprint() == wanted().fingerprint()
+
+
+def test_a_synonym_beside_the_name_itself_is_an_error() -> None:
+    with pytest.raises(ArgumentError):
+        anything(DS).batch(3, drop_last=True, drop_remainder=True)
+
+
+def test_a_type_error_of_a_users_function_is_its_own() -> None:
+    def needs_two(a: Any, b: Any) -> Any:
+        return a
+
+    with pytest.raises(TypeError, match="missing 1 required positional argument") as raised:
+        DS.pipe(anything(needs_two))
+    assert not isinstance(raised.value, ArgumentError)
+
+
+def test_a_property_that_fails_says_why() -> None:
+    class Odd(dml.Dataset):
+        @property
+        def size(self) -> int:
+            raise AttributeError("of its own")
+
+    with pytest.raises(AttributeError, match="of its own"):
+        _ = Odd(DS._node, DS._settings).size
+
+
+def test_who_looks_for_names_finds_none() -> None:
+    """Libraries and notebooks ask objects for names that they may have."""
+    for each in (DS, col("x"), col("x").str, dml, DS.group_by("id")):
+        assert not hasattr(each, "zzqx")
+        assert getattr(each, "_repr_mimebundle_", None) is None
+        assert getattr(each, "__array_interface__", None) is None
+    assert copy.copy(col("x").value) == col("x").value
+    assert copy.copy(DS).fingerprint() == DS.fingerprint()
+
+
+def test_errors_survive_pickling() -> None:
+    for wrong in (NAMES["of Ray"][0], ARGUMENTS["too few"][0]):
+        with pytest.raises(dml.DmlError) as raised:
+            wrong()
+        assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+
+
+@pytest.mark.parametrize("kind", [dml.Dataset, Column, Groups])
+def test_every_public_method_answers(kind: type) -> None:
+    methods = {name: inspect.getattr_static(kind, name) for name in dir(kind) if name[0] != "_"}
+    bare = [
+        name
+        for name, found in methods.items()
+        if isinstance(found, FunctionType) and not hasattr(found, "__wrapped__")
+    ]
+    assert not bare
+
+
+def test_every_synonym_is_a_name_that_some_verb_has() -> None:
+    known = {
+        name
+        for each in (*vars(dml).values(), *(found for _, found in inspect.getmembers(dml.Dataset)))
+        if isinstance(each, FunctionType)
+        for name in inspect.signature(each).parameters
+    }
+    assert {*other_names.SYNONYMS.values()} <= known
+
+
+def test_the_pages_are_in_the_wheel() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    pages = {path.relative_to(ROOT) for path in other_names._pages()}
+    assert len(pages) > 3
+    for page in pages:
+        assert any(str(page) == given or page.is_relative_to(given) for given in included), page
+    assert all(re.fullmatch(r"dml/docs/coming-from(\.md)?", to) for to in included.values())
