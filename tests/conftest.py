@@ -91,6 +91,7 @@ def pytest_configure(config: pytest.Config) -> None:
     own = config.rootpath / ".pytest_cache" / "xdg"
     # A shell that runs tests in the background has it ignored, by them and by what they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ["DML_TRACEBACK"] = "full"  # where a test fails, dml's lines are what matters
     for kind in ("CACHE", "STATE", "DATA", "CONFIG"):
         os.environ[f"XDG_{kind}_HOME"] = str(own / kind.lower())
 

@@ -77,9 +77,17 @@ def door(verb: Callable[P, R]) -> Callable[P, R]:
             if where and "written in" not in error.at:
                 name = SPOKEN.get(verb.__name__, verb.__name__)
                 error.at = f"{error.at or name}, written in {where}"
-            raise
+            __tracebackhide__ = True  # notebooks leave this frame out
+            raise concise(error) from error.__cause__
 
     return opened
+
+
+def concise(error: DmlError) -> DmlError:
+    """Return ``error`` with a traceback for users, see ``tracebacks.concise``."""
+    from dml.base import tracebacks  # noqa: PLC0415 - only where something fails
+
+    return tracebacks.concise(error)
 
 
 def _otherwise(verb: Callable[..., R], args: tuple[Any, ...], options: dict[str, Any]) -> R:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dml
+from dml.cluster.placement import MOST_SLICES
 from dml.exec.process.channel import HEAD, Channel, Message
 from dml.exec.tasks.unit_reader import Reading
 from tests.laws.kills import within
@@ -212,11 +213,17 @@ class Funeral:
         """Slices that were begun again, and the most that the deaths excuse.
 
         What a dead worker had begun, and what was not delivered, is made again: once for a death.
+        A task on a cluster has several slices, and its result is released with the last of them:
+        units that the worker had begun one after the other, up to the last one delivered, may have
+        been a task that was still held.
         """
         calls, excused = self.calls(), Counter[int]()
         for pid, delivered in self.deaths:
             begun = {key // UNIT_ROWS for _, by, key in calls if by == pid}
-            excused.update(unit for unit in begun if unit >= delivered)
+            held = delivered
+            while held - 1 in begun and delivered - held < MOST_SLICES:
+                held -= 1
+            excused.update(unit for unit in begun if unit >= held)
         again: dict[tuple[int, int], int] = {}
         for (stage, key), times in Counter((stage, key) for stage, _, key in calls).items():
             place = stage, key // UNIT_ROWS

@@ -11,6 +11,7 @@ from sys import is_finalizing
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, Self
 
+from dml.base.user_line import concise
 from dml.data.schema import Schema
 from dml.data.schema_text import schema_of, schema_text
 from dml.errors import DmlError, PlanError, WorkerLostError
@@ -136,11 +137,12 @@ class Elements(Iterator[Element]):
                 if self._maker is None or self._pace.pays():
                     self._maker = self._goes_on()
                 chunk = self._maker.make()
-            except BaseException as raised:
+            except BaseException as raised:  # noqa: BLE001 - it is raised again
                 error = self._failed(raised)
-                if error is raised:
-                    raise
-                raise error from raised
+                if isinstance(error, DmlError):
+                    concise(error)
+                __tracebackhide__ = True  # notebooks leave this frame out
+                raise error from (error.__cause__ if error is raised else raised)
             return self._first_of(chunk, started)
 
     def _failed(self, raised: BaseException) -> BaseException:

@@ -15,6 +15,7 @@ from contextlib import suppress
 
 import cloudpickle
 
+from dml.base.tracebacks import trim
 from dml.errors import MOST_LETTERS, DmlError, text_of, worded
 from dml.kernels.rows.ids import RowIds
 
@@ -99,6 +100,7 @@ def _trace(error: BaseException) -> str:
     if isinstance(told, DmlError):
         return ""
     try:
+        trim(told)
         lines = "".join(traceback.format_exception(told))
     except BaseException:  # noqa: BLE001 (it calls the exception's own __str__)
         return ""

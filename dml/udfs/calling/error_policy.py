@@ -75,7 +75,7 @@ class Skipping(Node):
         ``made`` is the number of the block's output rows before the error. It is required if the
         position of the error does not follow from the ids of output rows.
         """
-        found = raised(error, self.fn, ids, row).located(self.label())
+        found = raised(error, self.fn, ids, row, place=False).located(self.label())
         if isinstance(error, NotConstructedError):
             raise found
         if isinstance(error, TimedOutError) and error.too_many:

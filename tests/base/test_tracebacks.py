@@ -1,0 +1,144 @@
+"""Test what users see where something fails: their own lines, and the row."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dml
+from dml.base import tracebacks
+from dml.errors import InternalError, UDFError
+
+OFF: dict[str, Any] = {"telemetry_dir": "off"}
+HERE = Path(__file__).name
+
+
+def inner(x: int) -> float:
+    return 10 / (x - 3)
+
+
+def load(row: dict[str, Any]) -> dict[str, Any]:
+    return {"y": inner(row["x"])}
+
+
+@pytest.fixture
+def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(tracebacks.SWITCH)
+
+
+def failing(**options: Any) -> dml.Dataset:
+    return dml.from_dict({"x": [1, 2, 3, 4]}).map(load).with_options(**OFF, **options)
+
+
+def frames(error: BaseException) -> list[str]:
+    """The files of a traceback."""
+    return [Path(each.filename).name for each in traceback.extract_tb(error.__traceback__)]
+
+
+@pytest.mark.usefixtures("_brief")
+@pytest.mark.parametrize("executor", ["sync", "threads"])
+def test_the_last_line_of_a_failing_function_is_its_own(executor: str) -> None:
+    with pytest.raises(UDFError) as raised:
+        list(failing(executor=executor))
+    assert frames(raised.value) == [HERE, "iterator.py"]
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+    assert frames(raised.value.__cause__) == [HERE, HERE]
+    line = inner.__code__.co_firstlineno + 1
+    told = f"at line {line} of {HERE}: return 10 / (x - 3); the row was {{x: 3}}"
+    assert raised.value.why == told
+
+
+def test_all_lines_are_there_if_asked_for() -> None:
+    with pytest.raises(UDFError) as raised:
+        list(failing(executor="sync"))
+    assert len(frames(raised.value)) > 5
+    assert frames(raised.value.__cause__ or raised.value)[-2:] == [HERE, HERE]
+
+
+@pytest.mark.usefixtures("_brief")
+def test_a_verb_that_refuses_has_one_line_of_dml() -> None:
+    with pytest.raises(dml.errors.SchemaError) as raised:
+        dml.range(3).select("gone")
+    assert frames(raised.value) == [HERE, "user_line.py"]
+
+
+@pytest.mark.usefixtures("_brief")
+def test_a_fault_of_dml_keeps_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise InternalError("broken")
+
+    monkeypatch.setattr(dml.Dataset, "_then", broken)
+    with pytest.raises(InternalError) as raised:
+        dml.range(3).take(1)
+    assert len(frames(raised.value)) > 2
+
+
+@pytest.mark.cluster
+def test_what_a_script_prints(tmp_path: Path) -> None:
+    """Also of a function that failed in another process."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys\n"
+        "import dml\n"
+        "def load(row):\n"
+        "    return {'y': 1 / row['id']}\n"
+        "for row in dml.range(3).map(load).with_options(executor=sys.argv[1]):\n"
+        "    pass\n"
+    )
+    clean = {key: value for key, value in os.environ.items() if key != tracebacks.SWITCH}
+    for executor in ("threads", "processes"):
+        done = subprocess.run(
+            [sys.executable, str(script), executor],
+            env=clean, capture_output=True, text=True, check=False, timeout=200,
+        )  # fmt: skip
+        lines = done.stderr.splitlines()
+        assert done.returncode == 1
+        assert len(lines) < 24, done.stderr
+        assert "user_call.py" not in done.stderr
+        assert "line 4, in load" in done.stderr
+        assert "at line 4 of" in lines[-2]
+        assert "the row was {id: 0}" in lines[-2]
+
+
+class Odd:
+    def __repr__(self) -> str:
+        raise RuntimeError("not this one")
+
+
+@pytest.mark.parametrize(
+    ("row", "shown"),
+    [
+        ({"x": 1, "s": "a", "n": None, "f": 0.5}, "{x: 1, s: 'a', n: None, f: 0.5}"),
+        ({"b": b"12345" * 1000}, "{b: 5,000 bytes}"),
+        ({"a": np.zeros((2, 3), "u1"), "z": np.float32(0.5)}, "{a: uint8[2, 3], z: 0.5}"),
+        ({"l": [1, 2, 3], "d": {"k": 1}, "o": Odd()}, "{l: list of 3, d: dict of 1, o: Odd}"),
+        (dict.fromkeys("abcdefghij", 0), "{a: 0, b: 0, c: 0, d: 0, e: 0, f: 0, g: 0, h: 0, ...}"),
+        (7, "7"),
+    ],
+)
+def test_a_row_is_shown_on_one_short_line(row: Any, shown: str) -> None:
+    assert tracebacks._row(row) == shown
+
+
+def test_long_values_are_cut() -> None:
+    shown = tracebacks._row({"s": "x" * 10**7, "n": 10**500, "m": 10**9999})
+    assert len(shown) < 250
+    assert shown.count("...") == 2
+
+
+def test_an_exception_without_lines_of_the_users_has_no_place() -> None:
+    assert tracebacks.failed_at(ValueError("never raised"), "row") == ""
+    with pytest.raises(UDFError) as raised:
+        list(
+            dml.from_dict({"x": ["a"]})
+            .map(vars(dict)["popitem"])
+            .with_options(**OFF, executor="sync")
+        )
+    assert raised.value.why
