@@ -8,7 +8,7 @@ from __future__ import annotations
 import linecache
 import os
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType, TracebackType
 from typing import Any, Final
 
@@ -43,10 +43,11 @@ def trim(error: BaseException) -> None:
             cause = cause.__cause__
 
 
-def failed_at(error: BaseException, what: str) -> str:
+def failed_at(error: BaseException, what: str, line_name: Callable[[str, int], str]) -> str:
     """Return where a user's function raised ``error``, and its first argument, a ``what``.
 
     The result is "" if the exception did not pass through a line of Python of the user's.
+    ``line_name`` returns what users call a line of a file.
     """
     first = _users(error.__traceback__)
     if first is None:
@@ -58,8 +59,8 @@ def failed_at(error: BaseException, what: str) -> str:
     code = f": {_short(text)}" if text else ""
     given = _argument(first.tb_frame)
     shown = "" if given is None else f"; the {what} was {_row(given)}"
-    file = "the function's file" if own == SHIPPED else os.path.basename(own)
-    return f"at line {line} of {file}{code}{shown}"
+    name = f"line {line} of the function's file" if own == SHIPPED else line_name(own, line)
+    return f"at {name}{code}{shown}"
 
 
 def _users(tb: TracebackType | None) -> TracebackType | None:

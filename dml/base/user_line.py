@@ -21,14 +21,21 @@ COMMANDS = f"{HERE}.cli."  # called by the library that parses the command line
 
 
 def users_line() -> str:
-    """Return ``file:line`` of the nearest frame outside of dml; "" if there is none.
+    """Return the name of the line of the nearest frame outside of dml; "" if there is none.
 
     There is none under the command line, since no line of the user's code calls dml there.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented way to see one's caller
     while frame is not None and (name := frame.f_globals.get("__name__", "")).split(".")[0] == HERE:
         frame = None if name.startswith(COMMANDS) else frame.f_back
-    return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}" if frame else ""
+    return line_name(frame.f_code.co_filename, frame.f_lineno) if frame else ""
+
+
+def line_name(file: str, line: int) -> str:
+    """Return what users call a line: ``train.py:3``, or "Cell In[18], line 3" in a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    cell = shell.compile.format_code_name(file) if shell is not None else None
+    return f"{' '.join(cell)}, line {line}" if cell else f"{file.rsplit('/', 1)[-1]}:{line}"
 
 
 def warn(text: str, category: type[Warning]) -> None:
@@ -77,7 +84,6 @@ def door(verb: Callable[P, R]) -> Callable[P, R]:
             if where and "written in" not in error.at:
                 name = SPOKEN.get(verb.__name__, verb.__name__)
                 error.at = f"{error.at or name}, written in {where}"
-            __tracebackhide__ = True  # notebooks leave this frame out
             raise concise(error) from error.__cause__
 
     return opened

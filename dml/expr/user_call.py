@@ -215,9 +215,10 @@ def raised(
 
 def _place(cause: BaseException, what: str) -> str:
     from dml.base.tracebacks import failed_at  # noqa: PLC0415 - only where a function raised
+    from dml.base.user_line import line_name  # noqa: PLC0415
 
     try:
-        return failed_at(cause, what)
+        return failed_at(cause, what, line_name)
     except Exception:  # noqa: BLE001 - a value of the user's may do anything when it is looked at
         return ""
 

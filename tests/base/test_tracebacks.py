@@ -14,6 +14,7 @@ import pytest
 
 import dml
 from dml.base import tracebacks
+from dml.base.user_line import line_name
 from dml.errors import InternalError, UDFError
 
 OFF: dict[str, Any] = {"telemetry_dir": "off"}
@@ -51,7 +52,7 @@ def test_the_last_line_of_a_failing_function_is_its_own(executor: str) -> None:
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
     assert frames(raised.value.__cause__) == [HERE, HERE]
     line = inner.__code__.co_firstlineno + 1
-    told = f"at line {line} of {HERE}: return 10 / (x - 3); the row was {{x: 3}}"
+    told = f"at {HERE}:{line}: return 10 / (x - 3); the row was {{x: 3}}"
     assert raised.value.why == told
 
 
@@ -103,7 +104,7 @@ def test_what_a_script_prints(tmp_path: Path) -> None:
         assert len(lines) < 24, done.stderr
         assert "user_call.py" not in done.stderr
         assert "line 4, in load" in done.stderr
-        assert "at line 4 of" in lines[-2]
+        assert "at train.py:4: " in lines[-2] or "at line 4 of" in lines[-2]
         assert "the row was {id: 0}" in lines[-2]
 
 
@@ -134,7 +135,7 @@ def test_long_values_are_cut() -> None:
 
 
 def test_an_exception_without_lines_of_the_users_has_no_place() -> None:
-    assert tracebacks.failed_at(ValueError("never raised"), "row") == ""
+    assert tracebacks.failed_at(ValueError("never raised"), "row", line_name) == ""
     with pytest.raises(UDFError) as raised:
         list(
             dml.from_dict({"x": ["a"]})
@@ -142,3 +143,30 @@ def test_an_exception_without_lines_of_the_users_has_no_place() -> None:
             .with_options(**OFF, executor="sync")
         )
     assert raised.value.why
+
+
+CELLS = """
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.colors = "nocolor"
+shell.run_cell("import dml", store_history=True)
+shell.run_cell("def load(row):\\n    return {'x': 1 / row['id']}", store_history=True)
+shell.run_cell("list(dml.range(3).map(load))", store_history=True)
+shell.run_cell("dml.range(3).select('gone')", store_history=True)
+"""
+
+
+@pytest.mark.cluster
+def test_a_notebook_names_cells_and_shows_few_lines() -> None:
+    clean = {key: value for key, value in os.environ.items() if key != tracebacks.SWITCH}
+    done = subprocess.run(
+        [sys.executable, "-c", CELLS],
+        env=clean, capture_output=True, text=True, check=True, timeout=200,
+    )  # fmt: skip
+    function, verb = done.stdout.split("SchemaError", 1)
+    assert "written in Cell In[3], line 1" in function
+    assert "why   at Cell In[2], line 2: return {'x': 1 / row['id']}; the row was" in function
+    assert "written in Cell In[4], line 1" in verb
+    assert "user_call.py" not in function
+    assert len(function.splitlines()) < 45
+    assert len(verb.splitlines()) < 25

@@ -141,7 +141,6 @@ class Elements(Iterator[Element]):
                 error = self._failed(raised)
                 if isinstance(error, DmlError):
                     concise(error)
-                __tracebackhide__ = True  # notebooks leave this frame out
                 raise error from (error.__cause__ if error is raised else raised)
             return self._first_of(chunk, started)
 
