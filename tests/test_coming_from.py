@@ -141,6 +141,21 @@ def test_arguments_that_are_told_are_not_there_and_what_is_told_is() -> None:
         assert not [*checked(text, dml.Dataset)], f"{verb}({argument}=)"
 
 
+def test_names_from_elsewhere_are_not_there_and_what_is_told_is() -> None:
+    section = Table("coming-from.md", "pandas and others", "").section()
+    rows = re.findall(r"^\| (`.*`) \| (.*) \|$", section, re.MULTILINE)
+    wrong, owners = list[str](), {"DataFrame": dml.Dataset, "Series": dml.Column}
+    for names, text in rows:
+        for full in CODE.findall(names):
+            place, _, name = full.rpartition(".")
+            first, _, room = place.partition(".")
+            owner = NAMESPACES[room] if room else owners[first]
+            wrong += [full] if hasattr(owner, name) else []
+        wrong += [f"{names}: {each}" for each in checked(text, dml.Dataset)]
+    assert not wrong
+    assert len(rows) > 30
+
+
 def test_the_ways_in_are_there() -> None:
     """What the last table names exists."""
     section = Table("coming-from.md", "Ways in", "").section()

@@ -11,7 +11,7 @@ import difflib
 import inspect
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -23,6 +23,8 @@ HEADER: Final = re.compile(r"\| (?:parameter of )?(.+?)(?: [\d.]+)? \| dml \|")
 ROW: Final = re.compile(r"\| (`.+?`) \| (.+) \|")
 # Sections whose names are those of columns, and of the namespaces of columns.
 COLUMNS, ROOMS = "pl.Expr", "Polars"
+# Sections of names of several libraries; in the first one, columns begin with the word.
+ELSEWHERE, SERIES, ARGUMENTS = "elsewhere", "Series", "argument"
 # Names that other libraries have for an argument with exactly the same meaning.
 SYNONYMS: Final = {
     "batch_size": "n",
@@ -30,6 +32,7 @@ SYNONYMS: Final = {
     "count": "n",
     "drop_remainder": "drop_last",
     "has_header": "header",
+    "probabilities": "weights",
     "key": "by",
     "reverse": "descending",
     "sep": "delimiter",
@@ -37,7 +40,8 @@ SYNONYMS: Final = {
     "stratify_by_column": "stratify",
 }
 MOST_ANSWERS: Final = 2
-LIKE: Final = 0.6  # the ratio of SequenceMatcher from which names are similar
+# Ratios of SequenceMatcher from which names are similar, and from which one is a misspelt other.
+LIKE, MISSPELT = 0.66, 0.8
 
 
 class PeerAnswer(NamedTuple):
@@ -60,7 +64,7 @@ def unknown(owner: object, name: str, title: str, place: str, line: str) -> Unkn
         f"{title} has no {name!r}",
         at=_written(name, line),
         why=why,
-        try_=_advice(answers) or (near[0] if near else "docs/coming-from.md lists all names"),
+        try_=_advice(answers) or _spelling(name, near) or "docs/coming-from.md has other names",
     )
 
 
@@ -71,7 +75,11 @@ def unbound(
     signature = inspect.signature(verb)
     own = {n: each for n, each in signature.parameters.items() if n != "self"}
     at = _written(verb.__name__, line)
-    needed = [n for n, each in own.items() if each.default is each.empty]
+    needed = [
+        "name=value" if each.kind is each.VAR_KEYWORD else n
+        for n, each in own.items()
+        if each.default is each.empty and each.kind is not each.VAR_POSITIONAL
+    ]
     called = f"{verb.__name__}({', '.join(needed)}{', ...' if len(needed) < len(own) else ''})"
     for name in options:
         if name not in signature.parameters:
@@ -88,9 +96,9 @@ def unbound(
         what = "its arguments do not fit"
     except TypeError as error:
         what = str(error)
-    return ArgumentError(
-        f"{verb.__name__}: {what}", at=at, why="arguments are missing or too many", try_=called
-    )
+    listed = [n for n, each in own.items() if each.kind is each.POSITIONAL_OR_KEYWORD]
+    why = f"by position it takes {', '.join(listed) or 'none'}, all others by name"
+    return ArgumentError(f"{verb.__name__}: {what}", at=at, why=why, try_=called)
 
 
 def renamed(verb: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -122,8 +130,19 @@ def _written(name: str, line: str) -> str:
 
 
 def _advice(answers: Collection[PeerAnswer]) -> str:
-    told = dict.fromkeys(f"{each.name} of {each.library}: {each.text}" for each in answers)
+    told = dict.fromkeys(
+        each.text
+        if each.library in (ELSEWHERE, ARGUMENTS)
+        else f"{each.name} of {each.library}: {each.text}"
+        for each in answers
+    )
     return "; ".join([*told][:MOST_ANSWERS])
+
+
+def _spelling(name: str, near: Sequence[str]) -> str:
+    """Return the first of ``near`` if ``name`` can only be meant for it, else ""."""
+    sure = near and difflib.SequenceMatcher(None, name, near[0]).ratio() >= MISSPELT
+    return f"did you mean {near[0]!r}?" if sure else ""
 
 
 @cache
@@ -148,6 +167,8 @@ def _key(library: str, full: str) -> tuple[str, str]:
     place, _, name = full.rpartition(".")
     if library == COLUMNS:
         return "col", name
+    if library == ELSEWHERE and place.startswith(SERIES):
+        return place.rpartition(".")[2] if "." in place else "col", name
     return (place if library == ROOMS else ""), name
 
 

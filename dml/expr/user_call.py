@@ -6,6 +6,7 @@ keep their results, and the error that follows them names the row.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -217,10 +218,12 @@ def _place(cause: BaseException, what: str) -> str:
     from dml.base.tracebacks import failed_at  # noqa: PLC0415 - only where a function raised
     from dml.base.user_line import line_name  # noqa: PLC0415
 
-    try:
-        return failed_at(cause, what, line_name)
-    except Exception:  # noqa: BLE001 - a value of the user's may do anything when it is looked at
-        return ""
+    found = ""
+    with contextlib.suppress(Exception):  # a value of the user's may do anything if looked at
+        found = failed_at(cause, what, line_name)
+    if not found and isinstance(cause, TypeError):  # no line of the function ran: the call failed
+        return f"a {what} is one argument, a dict by column"
+    return found
 
 
 def _timed_out(error: TimedOutError, fn: UserFunction, what: str) -> FunctionTimeoutError:

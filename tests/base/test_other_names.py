@@ -33,14 +33,17 @@ def anything(value: object) -> Any:
 
 
 NAMES: dict[str, tuple[Wrong, str, str]] = {
-    "of tf.data": (lambda: anything(DS).batched, "a Dataset has no 'batched'", "batch"),
+    "misspelt": (lambda: anything(DS).btach, "a Dataset has no 'btach'", "did you mean 'batch'?"),
+    "of itertools": (lambda: anything(DS).batched, "a Dataset has no 'batched'", "`batch(n)`"),
+    "of pandas": (lambda: anything(col("x")).fillna, "'fillna'", '`col("x").fill_null(0)`'),
+    "of a Series": (lambda: anything(col("x").dt).dayofweek, ".dt has no", ".dt.weekday()"),
     "of Polars": (lambda: anything(DS).tail, "a Dataset has no 'tail'", "take(n)"),
     "of Ray": (lambda: anything(DS).iter_torch_batches, "iter_torch_batches", "to_torch("),
     "of a hub": (lambda: anything(DS).push_to_hub, "push_to_hub", "write_parquet(path)"),
     "a function": (lambda: anything(dml).read_parquett, "dml has no", "read_parquet"),
-    "a column": (lambda: anything(col("x")).strr, "a column has no 'strr'", "str"),
+    "a column": (lambda: anything(col("x")).strr, "a column has no 'strr'", "'str'"),
     "of a column": (lambda: anything(col("x")).arg_max, "a column has no 'arg_max'", "pl.Expr"),
-    "of texts": (lambda: anything(col("x").str).uper, ".str has no 'uper'", "to_uppercase"),
+    "of texts": (lambda: anything(col("x").str).upper, ".str has no 'upper'", "to_uppercase"),
     "of texts in Polars": (lambda: anything(col("x").str).json_decode, ".str has no", "Polars"),
     "of groups": (lambda: anything(DS.group_by("id")).summ, "group_by has no 'summ'", "sum"),
     "like nothing": (lambda: anything(DS).zzqx, "a Dataset has no 'zzqx'", "coming-from.md"),
@@ -77,6 +80,7 @@ ARGUMENTS: dict[str, tuple[Wrong, str, str]] = {
     "too few": (lambda: anything(DS).batch(), "missing a required argument: 'n'", "batch(n, ...)"),
     "too many": (lambda: anything(DS).batch(1, 2, 3), "too many positional", "batch(n, ...)"),
     "twice": (lambda: anything(DS).batch(1, n=2), "multiple values for argument 'n'", "batch(n"),
+    "an object": (lambda: anything(DS).with_options({}), "too many", "with_options(name=value)"),
     "of a column": (lambda: anything(col("x")).cast(), "cast: missing a required", "cast(kind"),
     "of texts": (lambda: anything(col("x").str).slice(), "slice: missing", "slice(offset"),
 }

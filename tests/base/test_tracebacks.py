@@ -170,3 +170,12 @@ def test_a_notebook_names_cells_and_shows_few_lines() -> None:
     assert "user_call.py" not in function
     assert len(function.splitlines()) < 45
     assert len(verb.splitlines()) < 25
+
+
+def test_a_function_that_cannot_be_called_so_says_what_a_row_is() -> None:
+    def pair(image: Any, label: Any) -> Any:
+        return {"image": image, "label": label}
+
+    with pytest.raises(UDFError) as raised:
+        list(dml.range(3).map(pair).with_options(**OFF))  # type: ignore[arg-type]
+    assert raised.value.why == "a row is one argument, a dict by column"

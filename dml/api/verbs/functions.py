@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from dml.api.verbs.step import StepVerbs, a_test, bounded, declared, function, needs
@@ -26,7 +27,7 @@ class FunctionVerbs(StepVerbs):
     def filter(
         self,
         predicate: Any,
-        *,
+        *others: Any,
         fingerprint: str | None = None,
         on_error: str = "raise",
         pure: bool | None = None,
@@ -40,7 +41,7 @@ class FunctionVerbs(StepVerbs):
         fn_constructor_args: Sequence[Any] = (),
         fn_constructor_kwargs: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Keep the rows for which an expression, or a function of the row's dict, is true.
+        """Keep the rows for which a function of the row's dict, or all expressions, are true.
 
         Resources of a function are as in ``map_batches``, its other options as in ``map``.
         """
@@ -49,7 +50,7 @@ class FunctionVerbs(StepVerbs):
 
         occupied, calls = (num_cpus, num_gpus, memory, resources), (concurrency, num_parallel_calls)
         made = fn_constructor_args, fn_constructor_kwargs
-        if isinstance(predicate, Column):
+        if isinstance(predicate := _all_of(predicate, others), Column):
             asked = any(each is not None for each in (*occupied, pure, timeout))
             if asked or bounded("filter", *calls) or on_error != "raise" or any(made):
                 raise PlanError(
@@ -127,7 +128,11 @@ class FunctionVerbs(StepVerbs):
         taken, place = self._node.schema, PLACE
         while place in taken:
             place += "'"
-        given = partial(_numbered, fn) if place == PLACE else partial(_numbered, fn, place=place)
+        given = (
+            functools.partial(_numbered, fn)
+            if place == PLACE
+            else functools.partial(_numbered, fn, place=place)
+        )
         made = function(given, "map_with_index", fingerprint)
         from dml.udfs.identity.closure_walk import spelled
 
@@ -313,6 +318,17 @@ def apply(
     from dml.api.verbs.function_columns import Udf
 
     return Udf(fn, return_dtype, fingerprint, timeout)(*columns)
+
+
+def _all_of(predicate: Any, others: Sequence[Any]) -> Any:
+    """Return the expression that all of some expressions are true; a function stands alone."""
+    if others and not all(isinstance(each, Column) for each in (predicate, *others)):
+        raise PlanError(
+            "filter takes one function, or expressions",
+            why=f"{1 + len(others)} predicates were given, and not all of them are expressions",
+            try_=".filter(f).filter(g)",
+        )
+    return functools.reduce(operator.and_, others, predicate)
 
 
 def _with_library(batch_format: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 import itertools
 import math
 from collections.abc import Iterable
@@ -27,11 +28,14 @@ def plain(value: Any) -> Any:
     if type(found) in PLAIN:
         return found
     where = users_line()
+    method = getattr(value, "__name__", "") if inspect.ismethod(value) else ""
     raise SchemaError(
-        f"{value!r} cannot be a literal",
+        f"{method or repr(value)} cannot be a literal",
         at=f"an expression, written in {where}" if where else "",
-        why=f"it is of type {type(value).__name__}",
-        try_=TRY,
+        why="it is a method that is not called"
+        if method
+        else f"it is of type {type(value).__name__}",
+        try_=f".{method}()" if method else TRY,
     )
 
 

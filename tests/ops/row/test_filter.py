@@ -7,7 +7,7 @@ import pytest
 
 import dml
 from dml import col, lit
-from dml.errors import CastError, SchemaError
+from dml.errors import CastError, PlanError, SchemaError
 from tests.expr.checks import agrees, holds, numbers, table
 
 
@@ -56,3 +56,13 @@ def test_refuses_what_is_no_boolean() -> None:
     later = numbers().random_map(lambda *_: {"f": 1}).filter(col("f"))
     with pytest.raises(SchemaError, match="filter needs a boolean"):
         list(later)
+
+
+def test_several_expressions_are_all_true() -> None:
+    ds = dml.range(10)
+    both = ds.filter(col("id") > 2, col("id") < 7, col("id") != 5)
+    assert [row["id"] for row in both.iter_rows()] == [3, 4, 6]
+    one = ds.filter((col("id") > 2) & (col("id") < 7) & (col("id") != 5))
+    assert both.fingerprint() == one.fingerprint()
+    with pytest.raises(PlanError, match="one function, or expressions"):
+        ds.filter(lambda row: row["id"] > 2, col("id") < 7)
