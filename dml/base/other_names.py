@@ -12,7 +12,7 @@ import inspect
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -25,19 +25,22 @@ ROW: Final = re.compile(r"\| (`.+?`) \| (.+) \|")
 COLUMNS, ROOMS = "pl.Expr", "Polars"
 # Sections of names of several libraries; in the first one, columns begin with the word.
 ELSEWHERE, SERIES, ARGUMENTS = "elsewhere", "Series", "argument"
-# Names that other libraries have for an argument with exactly the same meaning.
+# Names that other libraries have for an argument with exactly the same meaning, and for the number
+# of elements of a verb.
 SYNONYMS: Final = {
-    "batch_size": "n",
-    "buffer_size": "n",
-    "count": "n",
     "drop_remainder": "drop_last",
     "has_header": "header",
-    "probabilities": "weights",
     "key": "by",
+    "probabilities": "weights",
     "reverse": "descending",
     "sep": "delimiter",
     "separator": "delimiter",
     "stratify_by_column": "stratify",
+}
+COUNTS: Final = {
+    **dict.fromkeys(("batch", "padded_batch", "ragged_batch", "rebatch"), "batch_size"),
+    **dict.fromkeys(("repeat", "skip", "take"), "count"),
+    "prefetch": "buffer_size",
 }
 MOST_ANSWERS: Final = 2
 # Ratios of SequenceMatcher from which names are similar, and from which one is a misspelt other.
@@ -58,7 +61,7 @@ def unknown(owner: object, name: str, title: str, place: str, line: str) -> Unkn
     ``title`` is what messages call the owner. ``place`` is "" for verbs and functions, "col" for
     columns, and the name of a namespace of columns; ``line`` is the user's.
     """
-    answers, near = _answers().get((place, name), ()), _similar(name, dir(owner))
+    answers, near = _answers().get((place, name), ()), _similar(name, tuple(dir(owner)))
     why = f"similar names: {', '.join(near)}" if near else "no name is similar"
     return UnknownNameError(
         f"{title} has no {name!r}",
@@ -80,7 +83,7 @@ def unbound(
         for n, each in own.items()
         if each.default is each.empty and each.kind is not each.VAR_POSITIONAL
     ]
-    called = f"{verb.__name__}({', '.join(needed)}{', ...' if len(needed) < len(own) else ''})"
+    called = f"{verb.__name__}({', '.join([*needed, '...'][: len(own)])})"
     for name in options:
         if name not in signature.parameters:
             near = difflib.get_close_matches(name, own, n=1, cutoff=0.6)
@@ -104,25 +107,24 @@ def unbound(
 def renamed(verb: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return ``options`` with the names that ``verb`` has for them; None if none is a synonym."""
     known = inspect.signature(verb).parameters
-    names = {
-        name: SYNONYMS[name]
-        for name in options
-        if name not in known and SYNONYMS.get(name) in known and SYNONYMS[name] not in options
-    }
-    if not names:
+    counted = {COUNTS.get(verb.__name__): "n"}
+    names = {name: (SYNONYMS | counted).get(name) for name in options if name not in known}
+    meant = [*names.values()]
+    if not meant or len({*meant}) < len(meant) or not {*meant} <= known.keys() - options.keys():
         return None
-    return {names.get(name, name): value for name, value in options.items()}
+    return {names.get(name) or name: value for name, value in options.items()}
 
 
-def _similar(name: str, known: Collection[str]) -> list[str]:
+@lru_cache
+def _similar(name: str, known: tuple[str, ...]) -> list[str]:
     """Return up to three public names, best first, that are like ``name`` or have such a part."""
-    parts = {each: (each, *each.split("_")) for each in known if not each.startswith("_")}
-    scores = {
-        each: max(difflib.SequenceMatcher(None, name, part).ratio() for part in some)
-        for each, some in parts.items()
-    }
-    best = sorted(scores, key=lambda each: (-scores[each], len(each)))
-    return [each for each in best[:3] if scores[each] >= LIKE]
+    parts = defaultdict[str, list[str]](list)
+    for each in known:
+        if not each.startswith("_"):
+            for part in {each, *each.split("_")}:
+                parts[part].append(each)
+    near = difflib.get_close_matches(name, parts, n=3, cutoff=LIKE)
+    return [*dict.fromkeys(each for part in near for each in sorted(parts[part], key=len))][:3]
 
 
 def _written(name: str, line: str) -> str:

@@ -59,7 +59,7 @@ SPOKEN = {"__iter__": "iteration", "__len__": "len", "__bool__": "a truth value"
 
 
 # Verbs that pass their arguments unchanged to a function of the user's.
-HANDING = frozenset({"apply_op", "reduce"})
+HANDING = frozenset({"apply", "apply_op", "pipe", "reduce"})
 
 
 def door(verb: Callable[P, R]) -> Callable[P, R]:

@@ -6,7 +6,6 @@ keep their results, and the error that follows them names the row.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -206,7 +205,7 @@ def raised(
     else:
         found = UDFError(
             f"{fn.name} raised {worded(error)}",
-            why=(place and _place(cause, what)) or f"your function {fn.name!r} raised it",
+            why=(place and _place(cause, fn, what)) or f"your function {fn.name!r} raised it",
             try_=f"call it on this {what} alone, outside of the pipeline",
             operator=fn.name,
         )
@@ -214,13 +213,16 @@ def raised(
     return blamed(found, ids, row)
 
 
-def _place(cause: BaseException, what: str) -> str:
+def _place(cause: BaseException, fn: UserFunction, what: str) -> str:
     from dml.base.tracebacks import failed_at  # noqa: PLC0415 - only where a function raised
     from dml.base.user_line import line_name  # noqa: PLC0415
 
-    found = ""
-    with contextlib.suppress(Exception):  # a value of the user's may do anything if looked at
-        found = failed_at(cause, what, line_name)
+    try:
+        found = failed_at(cause, fn.code, what, line_name)
+    except BaseException as error:  # a value of the user's may do anything if it is looked at
+        if interrupts(error):
+            raise
+        found = ""
     if not found and isinstance(cause, TypeError):  # no line of the function ran: the call failed
         return f"a {what} is one argument, a dict by column"
     return found

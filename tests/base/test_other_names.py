@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dml
@@ -114,9 +115,25 @@ def test_synonyms_are_accepted(given: Any, wanted: Any) -> None:
     assert given().fingerprint() == wanted().fingerprint()
 
 
-def test_a_synonym_beside_the_name_itself_is_an_error() -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: anything(DS).batch(3, drop_last=True, drop_remainder=True),
+        lambda: anything(DS).batch(3, batch_size=3),
+        lambda: anything(DS).take(count=2, batch_size=3),
+        lambda: anything(DS).repeat(batch_size=3),
+        lambda: anything(DS).streaming_split(batch_size=3),
+        lambda: anything(DS).skip(buffer_size=3),
+    ],
+)
+def test_a_synonym_of_another_verb_or_beside_the_name_itself_is_an_error(wrong: Wrong) -> None:
     with pytest.raises(ArgumentError):
-        anything(DS).batch(3, drop_last=True, drop_remainder=True)
+        wrong()
+
+
+def test_arguments_of_a_users_function_are_handed_on_as_they_are() -> None:
+    assert DS.pipe(lambda _, k: type(k), np.int64(3)) is np.int64
+    assert DS.apply(lambda _, k: type(k), np.int64(3)) is np.int64
 
 
 def test_a_type_error_of_a_users_function_is_its_own() -> None:
@@ -174,6 +191,7 @@ def test_every_synonym_is_a_name_that_some_verb_has() -> None:
         for name in inspect.signature(each).parameters
     }
     assert {*other_names.SYNONYMS.values()} <= known
+    assert all(hasattr(dml.Dataset, verb) for verb in other_names.COUNTS)
 
 
 def test_the_pages_are_in_the_wheel() -> None:

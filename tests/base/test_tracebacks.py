@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
 import subprocess
 import sys
@@ -52,7 +54,7 @@ def test_the_last_line_of_a_failing_function_is_its_own(executor: str) -> None:
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
     assert frames(raised.value.__cause__) == [HERE, HERE]
     line = inner.__code__.co_firstlineno + 1
-    told = f"at {HERE}:{line}: return 10 / (x - 3); the row was {{x: 3}}"
+    told = f"at {HERE}:{line}: return 10 / (x - 3); the row was then {{x: 3}}"
     assert raised.value.why == told
 
 
@@ -105,7 +107,7 @@ def test_what_a_script_prints(tmp_path: Path) -> None:
         assert "user_call.py" not in done.stderr
         assert "line 4, in load" in done.stderr
         assert "at train.py:4: " in lines[-2] or "at line 4 of" in lines[-2]
-        assert "the row was {id: 0}" in lines[-2]
+        assert "the row was then {id: 0}" in lines[-2]
 
 
 class Odd:
@@ -121,7 +123,7 @@ class Odd:
         ({"a": np.zeros((2, 3), "u1"), "z": np.float32(0.5)}, "{a: uint8[2, 3], z: 0.5}"),
         ({"l": [1, 2, 3], "d": {"k": 1}, "o": Odd()}, "{l: list of 3, d: dict of 1, o: Odd}"),
         (dict.fromkeys("abcdefghij", 0), "{a: 0, b: 0, c: 0, d: 0, e: 0, f: 0, g: 0, h: 0, ...}"),
-        (7, "7"),
+        ({"a\nb": "c\nd"}, "{a b: 'c\\nd'}"),
     ],
 )
 def test_a_row_is_shown_on_one_short_line(row: Any, shown: str) -> None:
@@ -135,7 +137,7 @@ def test_long_values_are_cut() -> None:
 
 
 def test_an_exception_without_lines_of_the_users_has_no_place() -> None:
-    assert tracebacks.failed_at(ValueError("never raised"), "row", line_name) == ""
+    assert tracebacks.failed_at(ValueError("never raised"), load, "row", line_name) == ""
     with pytest.raises(UDFError) as raised:
         list(
             dml.from_dict({"x": ["a"]})
@@ -165,7 +167,7 @@ def test_a_notebook_names_cells_and_shows_few_lines() -> None:
     )  # fmt: skip
     function, verb = done.stdout.split("SchemaError", 1)
     assert "written in Cell In[3], line 1" in function
-    assert "why   at Cell In[2], line 2: return {'x': 1 / row['id']}; the row was" in function
+    assert "why   at Cell In[2], line 2: return {'x': 1 / row['id']}; the row was then" in function
     assert "written in Cell In[4], line 1" in verb
     assert "user_call.py" not in function
     assert len(function.splitlines()) < 45
@@ -179,3 +181,71 @@ def test_a_function_that_cannot_be_called_so_says_what_a_row_is() -> None:
     with pytest.raises(UDFError) as raised:
         list(dml.range(3).map(pair).with_options(**OFF))  # type: ignore[arg-type]
     assert raised.value.why == "a row is one argument, a dict by column"
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenError(Exception):
+    """It refuses attributes."""
+
+    number: int
+
+
+@pytest.mark.usefixtures("_brief")
+@pytest.mark.parametrize("executor", ["sync", "threads", "processes"])
+def test_an_exception_that_refuses_attributes_is_the_cause_of_a_typed_error(executor: str) -> None:
+    def refuse(row: dict[str, Any]) -> dict[str, Any]:
+        raise FrozenError(row["id"])
+
+    with pytest.raises(UDFError) as raised:
+        list(dml.range(3).map(refuse).with_options(**OFF, executor=executor))
+    assert "FrozenError" in raised.value.what
+
+
+@pytest.mark.usefixtures("_brief")
+def test_lines_of_the_users_between_those_of_dml_stay() -> None:
+    def build(ds: dml.Dataset) -> dml.Dataset:
+        return ds.select("gone")
+
+    with pytest.raises(dml.errors.SchemaError) as raised:
+        dml.range(3).pipe(build)
+    assert frames(raised.value).count(HERE) == 2
+
+
+def decorated(fn: Any) -> Any:
+    @functools.wraps(fn)
+    def wrapper(*args: Any) -> Any:
+        return fn(*args)
+
+    return wrapper
+
+
+@decorated
+def wrapped(row: dict[str, Any]) -> dict[str, Any]:
+    return {"y": 1 / row["id"]}
+
+
+def scaled(factor: float, row: dict[str, Any]) -> dict[str, Any]:
+    return {"y": factor / row["id"]}
+
+
+class Loading:
+    def __call__(this, row: dict[str, Any]) -> dict[str, Any]:  # noqa: N805 - whatever its name is
+        return {"y": 1 / row["id"]}
+
+
+@pytest.mark.parametrize(
+    ("fn", "line", "row"),
+    [
+        (wrapped, 'return {"y": 1 / row["id"]}', "{id: 0}"),
+        (functools.partial(scaled, 3.0), 'return {"y": factor / row["id"]}', ""),
+        (Loading(), 'return {"y": 1 / row["id"]}', ""),
+        (Loading, 'return {"y": 1 / row["id"]}', ""),
+    ],
+)
+def test_the_line_is_that_of_the_function_and_the_row_is_no_other_argument(
+    fn: Any, line: str, row: str
+) -> None:
+    with pytest.raises(UDFError) as raised:
+        list(dml.range(3).map(fn).with_options(**OFF, executor="sync"))
+    assert line in raised.value.why
+    assert raised.value.why.partition("the row was then ")[2] == row

@@ -29,8 +29,6 @@ COMPUTING_S, LONGER, BUSY = 0.04, 4, 0.75
 # Seconds of work that are worth a slice, and do not hold the GIL for long; on a cluster, whose
 # scheduler takes several milliseconds of processor time to hand a slice on.
 SHORT_S, CLUSTER_SHORT_S = 0.005, 0.05
-# Rows that the first slice may have GROWTH times of if the run before tells how long rows take.
-KNOWN = 16
 # Part of the time below which a consumer that does something else is taken for one that waits.
 IDLE = 0.25
 # If rows take at least so many seconds each, closing a run stops a slice between two of them.
@@ -86,6 +84,7 @@ class SlicePace:
         self.cutting, self.least, self.most = cutting, least, most
         self.workers = self.least_workers = workers
         self.row_s: float | None = None
+        self.expected_s: float | None = None  # seconds of a row in the run before
         self.row_cpu_s = self.used = 0.0  # processors that the slices use together
         self.row_bytes = 0.0
         self.away = 1.0  # part of the time in which the consumer does not wait for slices
@@ -111,11 +110,6 @@ class SlicePace:
         else:
             self.row_s += NEWEST * (each - self.row_s)
         self.row_bytes = max(nbytes / rows, 0.9 * self.row_bytes)
-
-    def begin(self, row_s: float | None) -> None:
-        """Expect rows to take ``row_s``, as in the run before; None if there was none."""
-        if row_s is not None and self.row_s is None:
-            self.row_s, self.last = row_s, KNOWN
 
     def waited(self, waited_s: float, away_s: float) -> None:
         """Record that the consumer waited for a slice, after it had done something else."""
@@ -192,11 +186,13 @@ class SlicePace:
         slice would be shorter than it is worth. Several workers take slow rows one by one, since
         these may differ in time.
         """
-        if self.row_s is None or self.cutting.draw is not None:
+        first, row_s = self.row_s is None, self.row_s or self.expected_s
+        if row_s is None or self.cutting.draw is not None:
             return min(self.rows(under_way), missing)
-        wanted = self._rows_in(self.cutting.short_s if self.least_workers > 1 else AHEAD_S)
+        short_s = self.cutting.short_s if self.least_workers > 1 else AHEAD_S
+        wanted = int(short_s / max(row_s, 1e-9)) if first else self._rows_in(short_s)
         even = -(-missing // max(1, self.least_workers - running))
-        most = min(self.most, GROWTH * max(1, self.last), even)
+        most = min(self.most, even if first else GROWTH * max(1, self.last), even)
         self.last = max(1, min(wanted, most))
         return self.last
 

@@ -125,7 +125,7 @@ class SlicedFlow:
         self.hearing, pace = work.hearing, work.pace
         self.earlier = last_run(self.lane.nodes[-1].digest)
         self.width = Width(pace.workers, self.earlier)
-        pace.begin(self.earlier.row_s)
+        pace.expected_s = self.earlier.row_s
         nodes = enumerate(self.lane.nodes)
         self.gates = [Gate(node, number) for number, node in nodes if untyped(node, self.job.at)]
         self.parts, self.running = deque[LanePart](), dict[int, LanePart]()

@@ -92,13 +92,21 @@ def test_slices_have_more_rows_where_handing_one_on_takes_longer() -> None:
 
 def test_a_run_that_knows_how_long_rows_take_settles_types_in_a_slice_for_each_worker() -> None:
     sized = SlicePace(Cutting(4), 4)
-    sized.begin(1e-5)
+    sized.expected_s = 1e-5
     taken = [sized.settling_rows(missing, 0, n) for n, missing in enumerate((64, 48, 32, 16))]
     assert taken == [16, 16, 16, 16]
-    assert sized.rows(0) == 8  # two for each worker until some have been delivered
     slow = SlicePace(Cutting(4), 4)
-    slow.begin(0.1)
+    slow.expected_s = 0.1
     assert slow.settling_rows(64, 0, 0) == 1
+
+
+def test_what_the_run_before_knew_is_not_believed_where_rows_may_be_slow_by_now() -> None:
+    sized = SlicePace(Cutting(16), 16)
+    sized.expected_s = 1e-6
+    assert sized.rows(0) == 1  # one for each worker, until one is measured
+    assert sized.slow  # a run that is closed does not wait for a slice of many
+    sized.measured(Spent(1, 0.5), 8)
+    assert sized.settling_rows(64, 0, 0) == 1
 
 
 def test_slices_that_run_alone_are_longer_for_a_consumer_that_only_waits() -> None:
