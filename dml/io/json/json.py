@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -265,6 +266,23 @@ def settled(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+def behind(data: bytes, names: list[str]) -> dict[str, pa.DataType]:
+    """Return the types that keys have in ``data``, the rows from the first undecodable row on.
+
+    Keys are left out that have no value there, or values of several types.
+    """
+    found, rows = dict[str, pa.DataType](), list[Any]()
+    for line in data.split(b"\n") if names else ():
+        with contextlib.suppress(ValueError, RecursionError):
+            rows.append(json.loads(line))
+    for name in names:
+        values = [row.get(name) for row in rows if isinstance(row, dict)]
+        with contextlib.suppress(pa.ArrowException, OverflowError):
+            kind = pa.array(values).type
+            found |= {} if pa.types.is_null(kind) else {name: settled(kind)}
+    return found
+
+
 @op
 class JsonSource(LineSource):
     """Rows of files of JSON lines in order of file name, line."""
@@ -291,18 +309,23 @@ def read_json(
     """
     declared = Schema() if schema is None else schema_of(schema)
     root, files, given = listed(paths, KIND, storage_options)
+    most, last, kinds = b"", b"", dict[str, pa.DataType]()
 
     def infer(data: bytes, _: int) -> Schema:
+        nonlocal most, last, kinds
+        most = max(most, data, key=len)
         check_depth(data)
         check_keys(data)
         try:
             data.decode()  # names that are not UTF-8 can be parsed, but not selected
         except UnicodeDecodeError as error:
             raise RowError(f"it is no UTF-8: {error.reason}", try_="UTF-8") from None
-        kinds = guessed(data, declared)
+        last, kinds = data, guessed(data, declared)
         return Schema((n, declared[n] if n in declared else settled(k)) for n, k in kinds.items())
 
     found = inferred(files, JsonForm(declared, declared), infer) or declared
+    later = behind(most[len(last) :], [n for n, kind in kinds.items() if pa.types.is_null(kind)])
+    found = Schema((name, later.get(name, kind)) for name, kind in found.items())
     if not found:
         raise SourceError(
             f"{files[0].name} has no columns",

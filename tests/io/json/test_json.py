@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import dml
 from dml.errors import SchemaError, SourceError
 from dml.io.files.lines import RowError
 from dml.io.json.json import check_depth, check_keys, read_json
@@ -232,3 +233,21 @@ def test_nesting_without_end_is_refused_or_never_looked_at(tmp_path: Path) -> No
     later = written(tmp_path / "later", {"x.jsonl": rows})
     assert refusal(lambda: read_json(later)).at.endswith("row 70000, line 70001")
     assert everything(read_json(later, columns=["a"])).n == 70_001
+
+
+def test_a_column_of_several_types_hides_no_type_of_others(tmp_path: Path) -> None:
+    """The rows before it have nothing else to say; others behind it do."""
+    path = tmp_path / "rows.jsonl"
+    rows: list[dict[str, Any]] = [
+        {"i": i, "t": 5 if i == 21 else "a", "v": i * 1.5 if i >= 60 else None, "w": None}
+        for i in range(300)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ds = dml.read_json(path)
+    assert {n: str(k) for n, k in ds.schema.items()} == {
+        "i": "int64", "t": "string", "v": "double", "w": "string",
+    }  # fmt: skip
+    some = dml.read_json(path, columns=["i", "v"])
+    assert some.filter(dml.col("v") > 400).count() == sum((r["v"] or 0) > 400 for r in rows)
+    with pytest.raises(SourceError, match="row 21"):
+        list(ds)
