@@ -186,7 +186,8 @@ def raised(
 ) -> DmlError:
     """Return the UDFError for an exception of ``fn`` on row ``row`` of a block with ``ids``.
 
-    With ``place`` it says where the function raised, which takes some 20 us.
+    With ``place``, a note says at which line, and what the row was, which takes some 20 us. It is
+    no part of the message, which is the same wherever the function runs.
     """
     if isinstance(error, TimedOutError):
         return blamed(_timed_out(error, fn, what), ids, row)
@@ -205,10 +206,12 @@ def raised(
     else:
         found = UDFError(
             f"{fn.name} raised {worded(error)}",
-            why=(place and _place(cause, fn, what)) or f"your function {fn.name!r} raised it",
+            why=f"the exception came from your function {fn.name!r}",
             try_=f"call it on this {what} alone, outside of the pipeline",
             operator=fn.name,
         )
+        if place and (told := _place(cause, fn, what)):
+            found.add_note(told)
     found.__cause__ = cause
     return blamed(found, ids, row)
 
