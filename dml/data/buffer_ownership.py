@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right, insort
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -28,21 +29,21 @@ PART = 4
 class Alone:
     """Memory that begins at address ``start``, and that only one run reads.
 
-    It lives as long as ``owner``.
+    It lives as long as ``owner``, and is registered no longer: other memory may be there then.
     """
 
     def __init__(self, start: int, owner: Any) -> None:
         self.start, self.nbytes = start, memoryview(owner).nbytes
         self.finished_bytes = 0  # of floats, none of which is NaN
-        self._owner = ref(owner)
+        self.owner = ref(owner, partial(_ended, start))
 
     def holds(self, place: int) -> bool:
-        """Return True if an address lies in this memory."""
-        return self.start <= place < self.start + self.nbytes
+        """Return True if an address lies in this memory, which is still there."""
+        return self.start <= place < self.start + self.nbytes and self.owner() is not None
 
     def array(self, place: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray | None:
         """Return an array that begins at address ``place``; None if it exceeds this memory."""
-        owner = self._owner()
+        owner = self.owner()
         if owner is None or not self.holds(place):
             return None
         try:
@@ -93,6 +94,13 @@ def gone(start: int) -> None:
     """Remove the memory at ``start`` from the registry, if it is there, before it is unmapped."""
     if _PLACES.pop(start, None) is not None:
         _STARTS.remove(start)
+
+
+def _ended(start: int, owner: ref[Any]) -> None:
+    """Remove the memory of ``owner``, which has ended, unless it was removed before."""
+    found = _PLACES.get(start)
+    if isinstance(found, Alone) and found.owner is owner:
+        gone(start)
 
 
 def owned(array: np.ndarray) -> np.ndarray:

@@ -372,6 +372,19 @@ def test_every_nan_has_the_same_bits_and_batches_without_are_not_searched(execut
         assert found == known or (executor == "threads" and not found)
 
 
+def test_memory_of_a_batch_that_outlives_its_run_is_not_taken_for_the_next_one_there() -> None:
+    """What lies at the same address later may have NaN."""
+    gc.collect()
+    before = [*buffer_ownership._STARTS]
+    for _ in range(3):
+        batches = list(loaded(schema=SCHEMA).batch(BATCH).with_options(**QUIET, executor="sync"))
+        assert any(lies_in_a_tray(batch["x"]) for batch in batches)
+        gc.collect()
+        del batches
+    gc.collect()
+    assert before == buffer_ownership._STARTS
+
+
 def test_rows_that_need_no_order_and_overtake_none_are_copied_once() -> None:
     ds = loaded(schema=SCHEMA, deterministic=False).batch(BATCH)
     batches = list(ds.with_options(executor="threads", num_workers=1))
