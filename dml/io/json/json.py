@@ -266,21 +266,43 @@ def settled(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def behind(data: bytes, names: list[str]) -> dict[str, pa.DataType]:
-    """Return the types that keys have in ``data``, the rows from the first undecodable row on.
+class TypeGuess:
+    """Infers the types of keys from first rows: from all of them, or those before an odd one."""
 
-    Keys are left out that have no value there, or values of several types.
-    """
-    found, rows = dict[str, pa.DataType](), list[Any]()
-    for line in data.split(b"\n") if names else ():
-        with contextlib.suppress(ValueError, RecursionError):
-            rows.append(json.loads(line))
-    for name in names:
-        values = [row.get(name) for row in rows if isinstance(row, dict)]
-        with contextlib.suppress(pa.ArrowException, OverflowError):
-            kind = pa.array(values).type
-            found |= {} if pa.types.is_null(kind) else {name: settled(kind)}
-    return found
+    def __init__(self, declared: Schema) -> None:
+        self.declared = declared
+        self.most = self.last = b""  # the most rows that were there, and those of the last result
+        self.kinds = dict[str, pa.DataType]()
+
+    def __call__(self, data: bytes, _: int) -> Schema:
+        """Return the schema of the objects in ``data``; raise RowError for an undecodable row."""
+        self.most = max(self.most, data, key=len)
+        check_depth(data)
+        check_keys(data)
+        try:
+            data.decode()  # names that are not UTF-8 can be parsed, but not selected
+        except UnicodeDecodeError as error:
+            raise RowError(f"it is no UTF-8: {error.reason}", try_="UTF-8") from None
+        self.last, self.kinds = data, guessed(data, self.declared)
+        known = self.declared
+        return Schema((n, known[n] if n in known else settled(k)) for n, k in self.kinds.items())
+
+    def completed(self, found: Schema) -> Schema:
+        """Return ``found``, the last result; keys without values have their types behind its rows.
+
+        They stay text if there is no value there, or values of several types.
+        """
+        names = [name for name, kind in self.kinds.items() if pa.types.is_null(kind)]
+        rows, later = list[Any](), dict[str, pa.DataType]()
+        for line in self.most[len(self.last) :].split(b"\n") if names else ():
+            with contextlib.suppress(ValueError, RecursionError):
+                rows.append(json.loads(line))
+        for name in names:
+            values = [row.get(name) for row in rows if isinstance(row, dict)]
+            with contextlib.suppress(pa.ArrowException, OverflowError):
+                kind = pa.array(values).type
+                later |= {} if pa.types.is_null(kind) else {name: settled(kind)}
+        return Schema((name, later.get(name, kind)) for name, kind in found.items())
 
 
 @op
@@ -309,23 +331,9 @@ def read_json(
     """
     declared = Schema() if schema is None else schema_of(schema)
     root, files, given = listed(paths, KIND, storage_options)
-    most, last, kinds = b"", b"", dict[str, pa.DataType]()
-
-    def infer(data: bytes, _: int) -> Schema:
-        nonlocal most, last, kinds
-        most = max(most, data, key=len)
-        check_depth(data)
-        check_keys(data)
-        try:
-            data.decode()  # names that are not UTF-8 can be parsed, but not selected
-        except UnicodeDecodeError as error:
-            raise RowError(f"it is no UTF-8: {error.reason}", try_="UTF-8") from None
-        last, kinds = data, guessed(data, declared)
-        return Schema((n, declared[n] if n in declared else settled(k)) for n, k in kinds.items())
-
-    found = inferred(files, JsonForm(declared, declared), infer) or declared
-    later = behind(most[len(last) :], [n for n, kind in kinds.items() if pa.types.is_null(kind)])
-    found = Schema((name, later.get(name, kind)) for name, kind in found.items())
+    guess = TypeGuess(declared)
+    found = inferred(files, JsonForm(declared, declared), guess)
+    found = declared if found is None else guess.completed(found)
     if not found:
         raise SourceError(
             f"{files[0].name} has no columns",
