@@ -125,7 +125,8 @@ class SlicedFlow:
         self.hearing, pace = work.hearing, work.pace
         self.earlier = last_run(self.lane.nodes[-1].digest)
         self.width = Width(pace.workers, self.earlier)
-        pace.expected_s = self.earlier.row_s
+        # elsewhere a slice of rows that became slow would be much to repeat for a lost worker
+        pace.expected_s = self.earlier.row_s if self.feed.threaded else None
         nodes = enumerate(self.lane.nodes)
         self.gates = [Gate(node, number) for number, node in nodes if untyped(node, self.job.at)]
         self.parts, self.running = deque[LanePart](), dict[int, LanePart]()
