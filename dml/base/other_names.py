@@ -86,7 +86,7 @@ def unbound(
     called = f"{verb.__name__}({', '.join([*needed, '...'][: len(own)])})"
     for name in options:
         if name not in signature.parameters:
-            near = difflib.get_close_matches(name, own, n=1, cutoff=0.6)
+            near = difflib.get_close_matches(name, own, n=1, cutoff=LIKE)
             answers = _answers().get((verb.__name__, name), ())
             return ArgumentError(
                 f"{verb.__name__} has no argument {name!r}",

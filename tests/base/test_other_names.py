@@ -51,20 +51,6 @@ NAMES: dict[str, tuple[Wrong, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", NAMES)
-def test_an_unknown_name_is_an_error_that_says_what_was_meant(case: str) -> None:
-    wrong, what, try_ = NAMES[case]
-    with pytest.raises(UnknownNameError) as raised:
-        wrong()
-    assert isinstance(raised.value, AttributeError)
-    assert what in raised.value.what
-    assert try_ in raised.value.try_
-    assert "written in test_other_names.py" in raised.value.at
-    assert raised.value.why
-    assert raised.value.__cause__ is None
-    assert raised.value.__suppress_context__
-
-
 ARGUMENTS: dict[str, tuple[Wrong, str, str]] = {
     "of a hub": (
         lambda: anything(DS).map(dict, batched=True),
@@ -87,17 +73,29 @@ ARGUMENTS: dict[str, tuple[Wrong, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", ARGUMENTS)
-def test_arguments_that_do_not_fit_are_an_error_that_says_what_does(case: str) -> None:
-    wrong, what, try_ = ARGUMENTS[case]
-    with pytest.raises(ArgumentError) as raised:
+@pytest.mark.parametrize(
+    ("case", "kind"),
+    [
+        *((case, (UnknownNameError, AttributeError)) for case in NAMES.values()),
+        *((case, (ArgumentError, TypeError)) for case in ARGUMENTS.values()),
+    ],
+    ids=[*(f"a name {each}" for each in NAMES), *(f"arguments {each}" for each in ARGUMENTS)],
+)
+def test_what_is_not_there_is_an_error_that_says_what_was_meant(
+    case: tuple[Wrong, str, str], kind: tuple[type[Exception], type[Exception]]
+) -> None:
+    wrong, what, try_ = case
+    with pytest.raises(kind[0]) as raised:
         wrong()
-    assert isinstance(raised.value, TypeError)
-    assert what in raised.value.what
-    assert try_ in raised.value.try_
-    assert "written in test_other_names.py" in raised.value.at
-    assert "Verbs" not in str(raised.value), "a class that users do not know"
-    assert raised.value.__suppress_context__
+    error: Any = raised.value
+    assert issubclass(*kind), "what Python would raise"
+    assert what in error.what
+    assert try_ in error.try_
+    assert "written in test_other_names.py" in error.at
+    assert error.why
+    assert "Verbs" not in str(error), "a class that users do not know"
+    assert error.__cause__ is None
+    assert error.__suppress_context__
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Self
 
 from dml.api.verbs.step import StepVerbs, a_test, bounded, declared, function, needs
@@ -128,11 +128,7 @@ class FunctionVerbs(StepVerbs):
         taken, place = self._node.schema, PLACE
         while place in taken:
             place += "'"
-        given = (
-            functools.partial(_numbered, fn)
-            if place == PLACE
-            else functools.partial(_numbered, fn, place=place)
-        )
+        given = partial(_numbered, fn) if place == PLACE else partial(_numbered, fn, place=place)
         made = function(given, "map_with_index", fingerprint)
         from dml.udfs.identity.closure_walk import spelled
 
@@ -328,7 +324,7 @@ def _all_of(predicate: Any, others: Sequence[Any]) -> Any:
             why=f"{1 + len(others)} predicates were given, and not all of them are expressions",
             try_=".filter(f).filter(g)",
         )
-    return functools.reduce(operator.and_, others, predicate)
+    return reduce(operator.and_, others, predicate)
 
 
 def _with_library(batch_format: str) -> None:

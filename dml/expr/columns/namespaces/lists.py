@@ -16,7 +16,6 @@ class Lists(Sliced[C]):
 
     __slots__ = ()
     _title, _place = ".list", "list"
-    _family = "list"
 
     def len(self) -> C:
         """Return the number of elements, including nulls (int64)."""

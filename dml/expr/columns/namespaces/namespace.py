@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic
+from typing import Any, Generic
 
 from dml.base.user_line import Answering, door
 from dml.errors import PlanError
@@ -41,13 +41,12 @@ class Sliced(Namespace[C]):
     """The base of the namespaces of text and lists, which can slice characters or elements."""
 
     __slots__ = ()
-    _family: ClassVar[str]
 
     @door
     def slice(self, offset: int, length: int | None = None) -> C:
         """Return ``x[offset:][:length]``; a negative offset counts from the end."""
         size = None if length is None else whole("length of slice", length, 0)
-        return self._apply(f"{self._family}.slice", whole("offset of slice", offset), size)
+        return self._apply(f"{self._place}.slice", whole("offset of slice", offset), size)
 
     def head(self, n: int = 5) -> C:
         """Return the first ``n`` characters or elements."""

@@ -29,7 +29,6 @@ class Strings(Sliced[C]):
 
     __slots__ = ()
     _title, _place = ".str", "str"
-    _family = "str"
 
     def len_chars(self) -> C:
         """Return the number of characters: ``len(s)``, int64."""
