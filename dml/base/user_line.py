@@ -34,7 +34,8 @@ def users_line() -> str:
 def line_name(file: str, line: int) -> str:
     """Return what users call a line: ``train.py:3``, or "Cell In[18], line 3" in a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    cell = shell.compile.format_code_name(file) if shell is not None else None
+    compiler = getattr(shell, "compile", None)  # IPython 7 does not name cells
+    cell = getattr(compiler, "format_code_name", lambda _: None)(file)
     return f"{' '.join(cell)}, line {line}" if cell else f"{file.rsplit('/', 1)[-1]}:{line}"
 
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import traceback
+import types
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,15 @@ def test_a_notebook_names_cells_and_shows_few_lines() -> None:
     assert "user_call.py" not in function
     assert len(function.splitlines()) < 45
     assert len(verb.splitlines()) < 25
+
+
+@pytest.mark.parametrize("shell", [None, object(), types.SimpleNamespace(compile=object())])
+def test_a_shell_that_names_no_cells_names_files(
+    shell: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = types.SimpleNamespace(get_ipython=lambda: shell)
+    monkeypatch.setitem(sys.modules, "IPython", made)  # type: ignore[arg-type]
+    assert line_name("/a/train.py", 3) == "train.py:3"
 
 
 def test_a_function_that_cannot_be_called_so_says_what_a_row_is() -> None:
