@@ -181,7 +181,7 @@ def test_a_shell_that_names_no_cells_names_files(
     shell: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = types.SimpleNamespace(get_ipython=lambda: shell)
-    monkeypatch.setitem(sys.modules, "IPython", made)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "IPython", made)
     assert line_name("/a/train.py", 3) == "train.py:3"
 
 
