@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 # The properties and methods of ``Source`` that a part passes on to the source it is a part of. The
 # identity and the other digests are those of all its data, not only of the part.
-PROPERTIES = ("row_count", "unit_count", "atom_count", "columns_apart", "far", "addressable")
+PROPERTIES = (
+    *("row_count", "unit_count", "atom_count"),
+    *("columns_apart", "far", "addressable", "may_be_slow"),
+)
 METHODS = (
     *("unit", "unit_of", "position_of", "bounds", "may_match", "changed_ns"),
     *("identity", "identity_bytes", "content_parts", "opened", "revision", "likeness"),

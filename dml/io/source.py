@@ -9,7 +9,7 @@ be observed in results.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from dml.base.fingerprint import digest
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 ATOM_ROWS = 65_536
 ATOM_BYTES = 8 << 20
+# Seconds that rows wait for the rest of their atom, if a source may be slow.
+HELD_S = 0.05
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,6 +43,10 @@ class Unit:
     A unit is *open* if its number of rows, possibly zero or unbounded, is only known after reading:
     ``atoms`` and ``rows`` are then None, ``nbytes`` is the size of an atom, and the following atoms
     have no numbers (``atom`` is None).
+
+    If the run sets ``ends``, and the source ``may_be_slow``, an atom may be read as several blocks,
+    cut by time. ``ends`` has the row numbers inside atoms at which blocks ended in an earlier
+    attempt, then the row that it reached: up to there, blocks must end at the same rows.
     """
 
     index: int
@@ -54,6 +60,7 @@ class Unit:
     row_group: int | None = None
     at_once: bool = False
     most_bytes: int = 1 << 62
+    ends: Sequence[int] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -72,6 +79,8 @@ class Source(Node):
     total: bool = True
     # Reading it requests bytes from other machines.
     far: bool = False
+    # Rows of an atom may come one by one, at any pace: see ``Unit.ends``.
+    may_be_slow: bool = False
     # Reading fewer columns of a unit saves about the bytes of the others.
     columns_apart: bool = False
     # ``rows_at`` reads any rows at a cost that does not depend on their positions.
@@ -143,7 +152,8 @@ class Source(Node):
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
         """Decode ``unit`` from its atom ``skip_atoms`` on: one block per atom, with row ids.
 
-        Blocks have ``columns`` in the given order; a block without columns still has its rows.
+        If ``unit.ends`` is set, an atom may have several blocks. Blocks have ``columns`` in the
+        given order; a block without columns still has its rows.
         """
         raise InternalError(f"{type(self).__name__} cannot be read")
 

@@ -117,6 +117,7 @@ def test_rows_that_a_worker_alone_makes_wrong_are_found(
 
     def last_row_lost(*given: Any) -> Iterator[Any]:
         for block, _ in read(*given):
+            assert block is not None
             cut = block.slice(0, block.n - 1)
             yield cut, (cut,)
 

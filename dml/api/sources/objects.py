@@ -101,9 +101,9 @@ def from_generator(
     the rows before its position. One reader calls it: a thread of this process, unless the executor
     has worker processes or machines. Without ``schema``, ``fn`` is also called now, and names and
     types are inferred from the first rows, up to the one at which every column has had a value, at
-    most 1000. Rows are passed on in blocks of ``atom_rows`` (1024), or fewer from a slow generator.
-    An invalid row, or an error of ``fn``, raises SourceError with the row number, after all earlier
-    rows.
+    most 1000. Rows are passed on ``atom_rows`` (1024) at a time, or those of the last 0.05 s if
+    they come slowly. An invalid row, or an error of ``fn``, raises SourceError with the row number,
+    after all earlier rows.
     """
     from dml.io.user import generator
 
@@ -146,19 +146,19 @@ def from_torch(
 
     A dict has its columns, a tuple the columns ``names`` (or "item_0", "item_1" ...), anything else
     the column "item"; tensors and images become arrays. Names and types are those of the first
-    samples, which are read now, or those of ``schema``. ``shuffle()`` reads a dataset with
-    ``__getitem__`` in shuffled order. SourceError names the sample that raised, or whose type does
-    not fit.
+    samples, which are read now, or those of ``schema``.
+
+    ``__getitem__`` is called as the function of a ``map`` over the indexes: in parallel, also by
+    several threads at once unless ``executor="processes"``, and by ``shuffle()`` in shuffled order.
+    UDFError names the sample that raised, SourceError a dataset that cannot be read.
     """
     from dml.io.memory import torch
 
-    options: dict[str, Any] = {
-        "nonce": uuid.uuid4().bytes,
-        "fingerprint": fingerprint,
-        "atom_rows": atom_rows,
-    }
-    made = torch.from_torch(dataset, schema, names, **options)
-    return _plugged(made, atom_rows=atom_rows)
+    made = torch.from_torch(dataset, schema, names)
+    if isinstance(made, torch.Samples):
+        indexes = range(made.length, atom_rows=atom_rows or ATOM_ROWS)
+        return indexes.map(made.fn, schema=made.schema, fingerprint=fingerprint, pure=True)
+    return from_generator(made, schema, fingerprint=fingerprint, atom_rows=atom_rows)
 
 
 @door

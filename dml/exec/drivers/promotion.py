@@ -147,6 +147,11 @@ class MovingFeed:
             self.feed.unordered()
 
     @property
+    def ready(self) -> bool:
+        """Whether ``next`` returns a partition without waiting for a worker."""
+        return any(feed.ready for feed in self.feeds)
+
+    @property
     def unfinished(self) -> int:
         """Number of tasks that have not delivered all their partitions."""
         return sum(feed.unfinished for feed in self.feeds)

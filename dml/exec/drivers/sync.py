@@ -87,6 +87,11 @@ class SyncFeed:
         self._loop.core.tuning.locked()
 
     @property
+    def ready(self) -> bool:
+        """Whether ``next`` returns a partition without waiting for a worker."""
+        return bool(self._loop.offers)
+
+    @property
     def unfinished(self) -> int:
         """Number of tasks that have not delivered all their partitions."""
         return self._loop.core.live

@@ -18,6 +18,8 @@ AIM_S, AHEAD_S = 0.05, 0.2
 PER_WORKER, MOST_ROWS, GROWTH = 2, 65536, 4
 # Seconds that the input may take for the rows of one slice, except for the first row.
 PATIENCE_S = 0.02
+# A slice of less than this part of the time that its rows took to come is waited for.
+STARVED = 0.1
 # Weight of the newest slice in the mean seconds per row, if the slice was faster than the mean.
 NEWEST = 0.3
 # Lanes of which it is remembered what their last run found out.
@@ -85,6 +87,8 @@ class SlicePace:
         self.workers = self.least_workers = workers
         self.row_s: float | None = None
         self.expected_s: float | None = None  # seconds of a row in the run before
+        # whether the rows of the last slice came slowly; their seconds, if far more than its own
+        self.slow_input, self.starving_s = False, 0.0
         self.row_cpu_s = self.used = 0.0  # processors that the slices use together
         self.row_bytes = 0.0
         self.away = 1.0  # part of the time in which the consumer does not wait for slices
@@ -153,6 +157,20 @@ class SlicePace:
         slice_s = self.last * self.row_s
         ahead_s = max(AHEAD_S, PER_WORKER * slice_s) if self.used > BUSY else AHEAD_S
         return unfinished < self.workers or unfinished * slice_s < ahead_s * self.workers
+
+    def took(self, taken_s: float, rows: int) -> None:
+        """Record that the ``rows`` rows of a slice took ``taken_s`` seconds to come."""
+        slice_s = rows * (self.row_s or self.expected_s or 0.0)
+        self.slow_input = taken_s > self.cutting.patience_s
+        self.starving_s = taken_s if self.slow_input and slice_s < taken_s * STARVED else 0.0
+
+    def output_first(self, waited_s: float, *, ready: bool) -> bool:
+        """Return whether output is delivered before more rows of a slow input are awaited.
+
+        The output is ``ready``, or comes far sooner than the rows; it is awaited since ``waited_s``
+        seconds.
+        """
+        return (self.slow_input and ready) or waited_s < self.starving_s
 
     def divided(self, nbytes: int) -> int:
         """Return the part of ``nbytes`` for one slice if more than ``least_workers`` slices run."""

@@ -404,13 +404,19 @@ class SlicedFlow:
         slice_s = next(iter(self.running.values())).rows * (self.pace.row_s or 0.0)
         if self.width.given_up(waited_s, slice_s):
             self.feed.narrow(None)
-        if not self._alone:  # else the consumer waits for the only slice
+        # alone: the consumer waits for the only slice
+        if not self._alone and not self.pace.output_first(waited_s, ready=self.feed.ready):
             self._fill(waited_s)
 
     def _fill(self, waited_s: float = 0.0) -> None:
-        """Give slices to workers until enough slices are in progress."""
+        """Give slices to workers until enough are in progress, or the input is much slower."""
         while not (self.ended or self.failing) and self._wanted(waited_s):
+            begun = perf_counter()
             self._give(waited_s)
+            if self.running:
+                self.pace.took(perf_counter() - begun, self.parts[-1].rows)
+                if self.pace.output_first(0.0, ready=self.feed.ready):
+                    break
         if self.ended and not self.failing and self.feed.unfinished < self.pace.workers:
             self._go_ahead()
 

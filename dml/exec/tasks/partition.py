@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from dml.data.block import Block
 from dml.errors import DmlError
@@ -51,11 +52,15 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Units at places [``start``, ``stop``), the first one from atom ``skip_atoms`` on."""
+    """Units at places [``start``, ``stop``), the first one from atom ``skip_atoms`` on.
+
+    If a single unit is read again, ``ends`` says where blocks ended (``Unit.ends``).
+    """
 
     start: int
     stop: int
     skip_atoms: int = 0
+    ends: Sequence[int] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, Self, TypeAlias, TypedDict
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypedDict
 
 from dml.base.fork_guard import ForkGuard
 from dml.base.thread_seconds import thread_seconds
@@ -52,7 +53,9 @@ class Outcome:
     the number of slices that ran when this one ended, including this one; ``share_s`` is the
     seconds since the slice was handed out, divided by ``beside``. ``queued_s`` are seconds in which
     the slice waited for a processor, if that was measured. With ``done`` the task has no
-    further partition; without it, the next slice may still find that there is none.
+    further partition; without it, the next slice may still find that there is none. ``ends`` are
+    rows of a unit that is read slowly: those inside atoms at which blocks ended since the partition
+    before, then the last end. A repeated task ends its blocks there again (``ReadTask.ends``).
     """
 
     value: Any
@@ -68,6 +71,7 @@ class Outcome:
     share_s: float = 0.0
     queued_s: float = 0.0
     rows_in: int | None = None
+    ends: tuple[int, ...] = ()
 
 
 class Arriving(dict[int, Any]):
@@ -114,7 +118,7 @@ class Runtime:
         self.starts, self.after = tuple(starts), after
         self.once, self._begun = once, set[Seq]()
         self.replayed = 0
-        self._parked: dict[Seq, tuple[int, Iterator[Outcome]]] = {}
+        self._parked: dict[Seq, _Begun] = {}
 
     def perform(
         self, run: Run, argument: Any, seen: bytes = b""
@@ -129,38 +133,43 @@ class Runtime:
         """
         start = time.perf_counter()
         try:
-            partitions = self._resumed(run, argument, seen)
+            task = self._resumed(run, argument, seen)
             with Measuring() as measured, ForkGuard():
-                outcome = next(partitions, None)
-            self._park(run, partitions, outcome)
+                outcome = next(task.partitions, None)
+            self._park(run, task, outcome)
             measured.note(outcome)
         except Exception as error:  # noqa: BLE001  (delivered at its place in order)
             return Failure(error), time.perf_counter() - start
         return outcome, time.perf_counter() - start
 
-    def _resumed(self, run: Run, argument: Any, seen: bytes) -> Iterator[Outcome]:
+    def _resumed(self, run: Run, argument: Any, seen: bytes) -> _Begun:
         """Return the parked generator of a task, or a new one that has made the same partitions."""
         if run.fault == "drop":
             self.drop(run.seq)
-        at, partitions = self._parked.pop(run.seq, (-1, None))
-        if partitions is None or at != run.k:
+        ends = array("q", getattr(argument, "ends", ()))
+        parked = self._parked.pop(run.seq, None)
+        # of two attempts at a slice, the one that did not count may have been cut at other rows
+        sent = not isinstance(argument, NotSent)
+        if parked is None or parked.k != run.k or (sent and parked.ends != ends):
             if self.once and self.once[run.stage]:
                 self._begin_once(run)
             if isinstance(argument, NotSent):
                 raise NotSentError(f"task {run.seq}, {run.k}")
-            partitions = iter(self.starts[run.stage](argument))
+            parked = _Begun(run.k, iter(self.starts[run.stage](argument)), ends)
             if run.k:
-                self._fast_forward(partitions, run, seen)
-        return partitions
+                self._fast_forward(parked.partitions, run, seen)
+        return parked
 
-    def _park(self, run: Run, partitions: Iterator[Outcome], outcome: Outcome | None) -> None:
+    def _park(self, run: Run, task: _Begun, outcome: Outcome | None) -> None:
         """Keep the generator of a task for its next slice, or close it if there is none."""
         if run.fault == "lose":
             raise WorkerLostError("a slice was lost on purpose", why=f"task {run.seq}, {run.k}")
         if outcome is not None and not outcome.done:
-            self._parked[run.seq] = (run.k + 1, partitions)
-        elif hasattr(partitions, "close"):
-            partitions.close()
+            if outcome.ends:
+                _note_ends(task.ends, outcome)
+            self._parked[run.seq] = task._replace(k=run.k + 1)
+        elif hasattr(task.partitions, "close"):
+            task.partitions.close()
 
     def _begin_once(self, run: Run) -> None:
         """Record the start of a task that must start once; raise ReplayError if it has started."""
@@ -202,9 +211,23 @@ class Runtime:
     def close(self) -> None:
         """Close and discard all generators (their ``finally`` clauses run)."""
         while self._parked:
-            _, (_, partitions) = self._parked.popitem()
-            if hasattr(partitions, "close"):
-                partitions.close()
+            _, task = self._parked.popitem()
+            if hasattr(task.partitions, "close"):
+                task.partitions.close()
+
+
+class _Begun(NamedTuple):
+    """A task's generator before partition ``k``, and where its blocks have ended so far."""
+
+    k: int
+    partitions: Iterator[Outcome]
+    ends: array[int]
+
+
+def _note_ends(known: array[int], outcome: Outcome) -> None:
+    """Add the ends of a partition's blocks (``Outcome.ends``) to those of earlier ones."""
+    del known[-1:]  # where the partition before ended, if not inside an atom
+    known.extend(outcome.ends)
 
 
 class Measuring:
@@ -283,6 +306,7 @@ class DriverLoop:
     units: Tasks
     offers: deque[Seq] = field(default_factory=deque)
     stored: dict[Seq, Outcome | Failure] = field(default_factory=dict)
+    ends: dict[Seq, array[int]] = field(default_factory=dict)
     tally: RunTotals = field(default_factory=RunTotals)
 
     @classmethod
@@ -348,6 +372,10 @@ class DriverLoop:
             self.stored.pop(place, None)  # the failure of an earlier attempt
             return self.take(SliceDone(run.seq, None, seconds, more=False))
         self.stored[place] = result
+        if result.done:
+            self.ends.pop(run.seq, None)
+        elif result.ends:
+            _note_ends(self.ends.setdefault(run.seq, array("q")), result)
         result.beside = len(self.core.active)
         task = self.core.active.get(run.seq)
         if task is not None:
@@ -367,7 +395,8 @@ class DriverLoop:
     def argument(self, run: Run) -> Any:
         """Return the argument of the task: a value in ``units`` in stage 0, later stored pieces."""
         if run.stage == 0:
-            return self.units[run.seq[0]]
+            task, ends = self.units[run.seq[0]], self.ends.get(run.seq)
+            return task if ends is None else replace(task, ends=array("q", ends))
         source = self.stored[run.seq]
         return source.value if isinstance(source, Outcome) else None
 

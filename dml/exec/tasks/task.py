@@ -41,8 +41,8 @@ def partitions(
 ) -> Iterator[Outcome]:
     """Yield the partitions of ``task``, each of about ``target_bytes`` or one block.
 
-    ``mine`` returns the tally of the current thread. Each atom of an open unit is a partition,
-    since the time until the next atom is unknown.
+    ``mine`` returns the tally of the current thread. Each block of an open unit is a partition,
+    since the time until the next one is unknown.
     """
     if task.start < task.stop and reading.unit_at(task.start).is_open:
         sizes = dataclasses.replace(sizes, target_bytes=1)
@@ -112,7 +112,7 @@ class PartitionCutter:
             self._hold(piece)
             done = last and number == len(pieces)
             whole = piece.ends or not self.given % self.parked.grain
-            if done or (self.weight >= most and whole):
+            if done or ((self.weight >= most or self.parked.late) and whole):
                 yield self._partition(done=done)
 
     def _hold(self, piece: Piece) -> None:
@@ -129,10 +129,12 @@ class PartitionCutter:
 
     def _partition(self, *, done: bool = False) -> Outcome:
         """Return the held pieces as one partition, with the bytes of rows and of objects."""
-        held, rows, parked_bytes = self.held, self.rows, self.parked.nbytes
+        held, rows = self.held, self.rows
         whole_bytes = self.held_bytes + beside_rows(held)
         self._begin()
-        return Outcome(held, whole_bytes, rows, done=done, parked_bytes=parked_bytes)
+        ends = self.parked.taken_ends() if self.parked.reached else ()
+        parked_bytes = self.parked.nbytes
+        return Outcome(held, whole_bytes, rows, done=done, parked_bytes=parked_bytes, ends=ends)
 
 
 def beside_rows(pieces: Sequence[Piece]) -> int:
@@ -142,7 +144,11 @@ def beside_rows(pieces: Sequence[Piece]) -> int:
 
 
 class Parked:
-    """Bytes of a task's generator without its partitions: for the decoder and for Python rows."""
+    """Bytes of a task's generator without its partitions: for the decoder and for Python rows.
+
+    It also gathers the ends of a unit's blocks (``Outcome.ends``) for the next partition, the last
+    of which is ``reached``. If it is inside an atom, rows come slowly (``late``).
+    """
 
     def __init__(
         self, steps: Steps, memory: int, sizes: PartitionSizes, *, grain: int, rows: int = CALLS
@@ -150,6 +156,8 @@ class Parked:
         self.steps, self.sizes, self.grain, self.rows = steps, sizes, grain, rows
         self.memory = self.open_bytes = memory
         self.largest_bytes = 0
+        self._inside: list[int] = []
+        self.reached, self.late = 0, False
 
     @property
     def nbytes(self) -> int:
@@ -175,6 +183,17 @@ class Parked:
         self.rows = unit.atom_rows if unit.rows is None else min(unit.rows, unit.atom_rows)
         if working > self.sizes.most_bytes:
             raise too_large(stage, working, self.sizes.most_bytes, unit.place)
+
+    def ended(self, row: int, inside: bool) -> None:  # noqa: FBT001 - a callback
+        """Record that a block ends at ``row`` of a unit, perhaps ``inside`` an atom."""
+        self.reached, self.late = row, inside
+        if inside:
+            self._inside.append(row)
+
+    def taken_ends(self) -> tuple[int, ...]:
+        """Return the recorded ends inside atoms, then the last end; forget those inside."""
+        inside, self._inside = self._inside, []
+        return (*inside, self.reached)
 
     def hold(self, nbytes: int) -> None:
         """Count ``nbytes`` more bytes of the current unit in memory."""
@@ -224,6 +243,8 @@ class _UnitOutput:
     ) -> None:
         self.reading, self.place, self.parked, self.mine = reading, place, parked, mine
         self.unit, self.noted = reading.unit_at(place), Noted(each=reading.at.bounded)
+        if reading.stage.source.may_be_slow and task.stop - task.start == 1:
+            self.unit = dataclasses.replace(self.unit, ends=task.ends)
         self.atom = task.skip_atoms if place == task.start else 0
         self.last_atom = None if self.unit.atoms is None else self.unit.atoms - 1
         self.held: list[Piece] = []  # the piece that waits, if any
@@ -238,7 +259,9 @@ class _UnitOutput:
         run = Running(
             reading.at, self.mine, self.noted, *telling, reading=reading, place=self.place
         )
-        read = partial(reading.atoms, unit, self.mine)
+        read: Callable[[int], Iterator[Atom]] = partial(reading.atoms, unit, self.mine)
+        if unit.ends is not None:
+            read = partial(reading.slow_atoms, unit, self.mine, parked.ended)
         return reading.top.atoms(UnitRequest(unit, self.atom, read, run))
 
     def pieces(self, block: Block) -> list[Piece]:

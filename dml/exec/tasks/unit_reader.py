@@ -19,6 +19,7 @@ from dml.events import Tally
 from dml.exec.memory.memory_shares import sized
 from dml.exec.tasks.levels import opened
 from dml.exec.tasks.steps import Steps, Stopwatch
+from dml.exec.tasks.unit_input import Atom
 from dml.expr.columns.computation import Predicate
 from dml.expr.flow import At
 from dml.io.source import Unit
@@ -117,6 +118,21 @@ class Reading:
             fetched = 0
             yield block, (block,)
 
+    def slow_atoms(
+        self,
+        unit: Unit,
+        mine: Callable[[], Tally],
+        ended: Callable[[int, bool], None],
+        skip_atoms: int,
+    ) -> Iterator[Atom]:
+        """Return the atoms of ``unit``, whose blocks may end inside atoms (``Unit.ends``).
+
+        ``ended`` is called with the row at which each block ends, and whether it lies inside an
+        atom.
+        """
+        blocks = (block for block, _ in self.atoms(unit, mine, skip_atoms))
+        return ((None, each) for each in _by_atom(blocks, unit, ended, skip_atoms))
+
     def uncounted(self, unit: Unit, skip_atoms: int) -> Iterator[tuple[Block, tuple[Block]]]:
         """Return the atoms of ``unit``, which will be read again and counted then."""
         return ((block, (block,)) for block in self.read(unit, skip_atoms))
@@ -148,6 +164,28 @@ class Reading:
         start = unit.atom * unit.atom_rows
         index = order.forward(np.arange(start, start + (unit.rows or 0), dtype=np.int64))
         yield self.stage.source.rows_at(index, self.stage.columns)
+
+
+def _by_atom(
+    blocks: Iterator[Block], unit: Unit, ended: Callable[[int, bool], None], skip_atoms: int
+) -> Iterator[Iterator[Block]]:
+    """Yield the blocks of each atom; the consumer must use up an atom before the next one.
+
+    ``ended`` is called with the row at which each block ends, and whether it lies inside an atom.
+    """
+    row = skip_atoms * unit.atom_rows
+
+    def atom(block: Block | None) -> Iterator[Block]:
+        nonlocal row
+        while block is not None:
+            row += block.n
+            inside = row % unit.atom_rows != 0
+            ended(row, inside)
+            yield block
+            block = next(blocks, None) if inside else None
+
+    while (first := next(blocks, None)) is not None:
+        yield atom(first)
 
 
 class Late:

@@ -1,84 +1,39 @@
-"""Map-style PyTorch datasets are read by index, others through their iterator.
+"""Map-style PyTorch datasets are functions of an index, others are read through their iterator.
 
 PyTorch is not imported here: the caller of ``from_torch`` has already imported it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
-from dml.data.escape_analysis import owned_row
-from dml.data.schema import schema_of
-from dml.errors import SourceError, worded
-from dml.io.user.generator import GENERATED_ROWS, ITEM, TRY, Generated, raised, schema_of_rows
-from dml.kernels.rows.ids import RowIds
-from dml.plugins import DataSource, SourcePart
-from dml.udfs.calling.python_rows import UnfitError, to_block
-from dml.udfs.identity.function_fingerprint import FunctionIdentity, identify
+from dml.data.schema import Schema, schema_of
+from dml.errors import SourceError
+from dml.io.user.generator import ITEM, raised, schema_of_rows
+
+Row = dict[str, Any]
 
 
-class TorchRows(DataSource):
-    """A map-style dataset: row i is ``dataset[i]``, which is called whenever the row is read."""
+class Samples(NamedTuple):
+    """A map-style dataset: ``length`` rows of ``schema``, each made by ``fn`` from its index."""
 
-    atom_rows = GENERATED_ROWS
+    length: int
+    fn: Callable[[Mapping[str, Any]], Row]
+    schema: Schema
 
-    def __init__(
-        self,
-        dataset: Any,
-        known: FunctionIdentity,
-        schema: object,
-        names: tuple[str, ...] | None,
-    ) -> None:
-        self.dataset, self.known, self.names = dataset, known, names
-        self.name, self.unnamed = known.name, known.reason
-        try:
-            self.count = len(dataset)
-        except Exception as error:
-            raise raised(self.name, 0, error) from error
-        rows = map(self._row, range(self.count))
-        self.columns = schema_of_rows(rows, self.name) if schema is None else schema_of(schema)
 
-    def schema(self) -> Any:
-        """Return the declared schema, or that of the first rows."""
-        return self.columns
+def _sampling(dataset: Any, names: tuple[str, ...] | None) -> Callable[[Mapping[str, Any]], Row]:
+    """Return the function from a row with an index to that sample, with the name of the class."""
 
-    def parts(self) -> Sequence[SourcePart]:
-        """Return a single part with the length of the dataset."""
-        return (SourcePart("", self.count),)
+    def sample(row: Mapping[str, Any]) -> Row:
+        return row_of(dataset[int(row["id"])], names)
 
-    def identity(self) -> object:
-        """Return the digest of the dataset's class and state; None if it has no stable digest."""
-        return None if self.known.reason else self.known.digest
-
-    def take(self, index: np.ndarray, columns: tuple[str, ...]) -> pa.RecordBatch:
-        """Return the rows at ``index``; all columns of a row are computed before selection."""
-        rows = [self._row(int(i)) for i in index]
-        try:
-            block = to_block(rows, self.columns, RowIds.run(0, 0, len(rows)))
-        except UnfitError as unfit:
-            raise SourceError(
-                f"{self.name}[{int(index[unfit.row])}] is {unfit.what}",
-                why=f"the columns are {self.columns}",
-                try_=TRY,
-            ) from None
-        return block.select(columns).to_arrow()
-
-    def _row(self, number: int) -> dict[str, Any]:
-        try:
-            value = self.dataset[number]
-        except Exception as error:
-            raise SourceError(
-                f"{self.name}[{number}] raised {worded(error)}",
-                why="the exception came from your dataset",
-                try_=f"dataset[{number}] alone, outside of the pipeline",
-            ) from error
-        row: dict[str, Any] = owned_row(row_of(value, self.names))
-        return row
+    sample.__name__ = sample.__qualname__ = type(dataset).__name__
+    return sample
 
 
 def row_of(value: Any, names: tuple[str, ...] | None = None) -> dict[str, Any]:
@@ -121,24 +76,27 @@ def _rows(dataset: Any, names: tuple[str, ...] | None) -> Iterator[dict[str, Any
 
 
 def from_torch(
-    dataset: Any,
-    schema: object,
-    names: Sequence[str] | None,
-    *,
-    nonce: bytes,
-    fingerprint: str | None,
-    atom_rows: int | None,
-) -> DataSource:
-    """Build the source over a dataset; raise SourceError for other objects."""
+    dataset: Any, schema: object, names: Sequence[str] | None
+) -> Samples | Callable[[], Iterator[Row]]:
+    """Return the samples of a map-style dataset, or a function that iterates over another one.
+
+    Raise SourceError for other objects, and if the first samples cannot be read.
+    """
     fields = None if names is None else tuple(names)
-    known = identify(dataset, nonce=nonce, fingerprint=fingerprint)
     styles = {each.__name__ for each in type(dataset).__mro__}
     if "IterableDataset" in styles:
-        return Generated(partial(_rows, dataset, fields), known, schema, atom_rows)
+        return partial(_rows, dataset, fields)
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise SourceError(
             f"from_torch needs a dataset, got a {type(dataset).__name__}",
             why="a map-style dataset has __getitem__ and __len__, any other is an IterableDataset",
             try_="from_generator(lambda: ...) for anything that can be iterated",
         )
-    return TorchRows(dataset, known, schema, fields)
+    fn = _sampling(dataset, fields)
+    try:
+        count = len(dataset)
+    except Exception as error:
+        raise raised(fn.__name__, 0, error) from error
+    first = map(fn, ({"id": number} for number in range(count)))
+    found = schema_of_rows(first, fn.__name__) if schema is None else schema_of(schema)
+    return Samples(count, fn, found)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from time import perf_counter
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pyarrow as pa
 from dml.data.escape_analysis import owned_row
 from dml.data.schema import Schema, schema_of, shape_of
 from dml.errors import DmlError, SourceError, text_of
+from dml.io.source import HELD_S
 from dml.kernels.rows.ids import RowIds
 from dml.plugins import DataSource, SourcePart
 from dml.udfs.calling.python_rows import UnfitError, to_block
@@ -26,8 +28,10 @@ ITEM = "item"
 LOOKED_AT = 1000
 # Minimum rows inspected, if available, for columns of arrays, whose shapes may differ.
 SHAPES = 64
-# Rows of an atom: delivery waits for all of them, and the time per row is unknown.
+# Rows of an atom: functions of batches without a size wait for all of them.
 GENERATED_ROWS = 1024
+# Rows after which the clock is read, at most.
+CLOCKED_ROWS = 64
 TRY = 'schema={"name": "type", ...} says what rows have'
 
 
@@ -68,11 +72,10 @@ class Generated(DataSource):
         return None if self.known.reason else self.known.digest
 
     def read(self, part: SourcePart, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a pass, in batches of at most an atom."""
+        """Yield the rows of a pass, in batches of at most an atom, fewer if they come slowly."""
         made = _begun(self.make, self.name)
         try:
-            each = self.atom_rows or 1
-            yield from batches(map(row_of, made), self.columns, columns, each, light=True)
+            yield from batches(map(row_of, made), self.columns, columns, self.atom_rows or 1)
         finally:
             _ended(made)
 
@@ -106,26 +109,26 @@ def batches(
     schema: Schema,
     columns: tuple[str, ...],
     each: int,
-    *,
-    light: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yield ``columns`` of ``rows`` in batches of ``each`` rows.
 
-    If ``light``, batches of large rows have fewer rows. An exception of the iterator, and the error
-    for an invalid row, are raised after the preceding rows.
+    Batches have fewer rows if rows are large, or if they take longer than ``HELD_S`` seconds. An
+    exception of the iterator, and the error for an invalid row, are raised after the preceding
+    rows.
     """
     from dml.data.row_slicing import Weighing  # noqa: PLC0415 - only a run needs it
 
-    given, weighing = 0, Weighing()
+    given, weighing, clock = 0, Weighing(), _Clock()
     while True:
         held: list[Any] = []
         error: BaseException | None = None
         some = each
+        clock.begin()
         try:
             while len(held) < each and some:
-                some = min(weighing.step, each) if light else each
-                some = _take_rows(rows, held, min(some, each - len(held)))
-                if light and weighing.enough(held):
+                some = min(weighing.step, clock.step, each - len(held))
+                some = _take_rows(rows, held, some)
+                if clock.over(some) or weighing.enough(held):
                     break
         except BaseException as raised:  # noqa: BLE001 - it is raised again, after the rows before it
             error = raised
@@ -137,6 +140,26 @@ def batches(
         weighing.begin()
         if not some:
             return
+
+
+class _Clock:
+    """Chooses ``step``, the rows to take before the next look at the clock, from rows so far."""
+
+    step = 1
+
+    def begin(self) -> None:
+        """Begin a batch."""
+        self._looked = perf_counter()
+        self._until = self._looked + HELD_S
+
+    def over(self, rows: int) -> bool:
+        """Return True if the time of the batch is over; ``rows`` came since the last call."""
+        looked = perf_counter()
+        each_s = (looked - self._looked) / max(1, rows)
+        left_s = self._until - looked if looked < self._until else HELD_S
+        self.step = max(1, min(CLOCKED_ROWS, int(left_s / max(each_s, 1e-9))))
+        self._looked = looked
+        return looked >= self._until
 
 
 def _take_rows(rows: Iterator[Any], held: list[Any], most: int) -> int:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import accumulate
+from time import perf_counter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,11 +32,10 @@ from dml.errors import (
     SourceError,
     text_of,
 )
-from dml.expr.flow import UNBOUNDED
 from dml.expr.node import op
 from dml.expr.user_call import UserFunction
 from dml.io.random_access import Addressed, check_atom_rows
-from dml.io.source import ATOM_BYTES, ATOM_ROWS, Source, Unit, balanced
+from dml.io.source import ATOM_BYTES, ATOM_ROWS, HELD_S, Source, Unit, balanced
 from dml.kernels.rows.ids import RowIds, source_key
 from dml.plugins import DataSource, SourcePart
 from dml.udfs.identity.function_fingerprint import local_identity
@@ -211,6 +212,7 @@ class GivenParts(Plugged):
     given: CheckedSource
     atom_rows: int | None = None
 
+    may_be_slow = True
     unit_name: ClassVar[str] = "part"
     to_shrink: ClassVar[str] = "a smaller atom_rows= (rows are read so many at a time)"
 
@@ -287,7 +289,7 @@ class GivenParts(Plugged):
             return
         schema = self.given.schema.select(columns)
         row = 0
-        for table in cut(self._batches(part, columns), unit.atom_rows, unit.most_bytes):
+        for table in cut(self._batches(part, columns), unit):
             if row >= skip_atoms * unit.atom_rows:
                 yield block_over(table, RowIds.run(key, row, table.num_rows), schema)
             row += table.num_rows
@@ -479,28 +481,32 @@ def width_of(kind: pa.DataType) -> int:
         return VARYING_BYTES
 
 
-def cut(batches: Iterator[pa.Table], rows: int, most_bytes: int = UNBOUNDED) -> Iterator[pa.Table]:
-    """Regroup the rows of ``batches`` into tables of ``rows`` rows; the last may have fewer.
+def cut(batches: Iterator[pa.Table], unit: Unit) -> Iterator[pa.Table]:
+    """Regroup the rows of ``batches`` into tables of an atom each; the last may have fewer rows.
+
+    If ``unit.ends`` is set, a table also ends at each of these rows. After the last of them, it
+    ends with the batch that arrives when ``HELD_S`` seconds have passed since the table was begun.
 
     If ``batches`` raises, the rows before the error are yielded first. Raise MemoryContractError as
-    soon as the collected rows of one table exceed ``most_bytes``.
+    soon as the rows of an atom exceed ``unit.most_bytes``.
     """
-    held, count, nbytes = list[pa.Table](), 0, 0
+    held, row, nbytes = list[pa.Table](), 0, 0
+    ends = _Ends(unit)
     try:
         for batch in batches:
             rest = batch
             while rest.num_rows:
-                part = rest.slice(0, rows - count)
+                part = rest.slice(0, ends.after(row) - row)
                 rest = rest.slice(part.num_rows)
                 held.append(part)
-                count += part.num_rows
-                nbytes += part.nbytes
-                if nbytes > most_bytes:
+                nbytes = part.nbytes + (nbytes if row % unit.atom_rows else 0)
+                row += part.num_rows
+                if nbytes > unit.most_bytes:
                     held.clear()
-                    raise _too_large(count, rows, nbytes, most_bytes)
-                if count == rows:
+                    raise _too_large((row - 1) % unit.atom_rows + 1, unit, nbytes)
+                if ends.reached(row):
                     yield pa.concat_tables(held)
-                    held, count, nbytes = [], 0, 0
+                    held = ends.begin()
     except DmlError:
         if held:
             yield pa.concat_tables(held)
@@ -509,10 +515,40 @@ def cut(batches: Iterator[pa.Table], rows: int, most_bytes: int = UNBOUNDED) -> 
         yield pa.concat_tables(held)
 
 
-def _too_large(count: int, rows: int, nbytes: int, most_bytes: int) -> MemoryContractError:
+class _Ends:
+    """Where the tables of a unit end: with each atom, at ``unit.ends``, and where rows are late."""
+
+    def __init__(self, unit: Unit) -> None:
+        self.each, self.slow = unit.atom_rows, unit.ends is not None
+        self.known = deque(unit.ends or ())
+        self.stop = 0
+        self.begin()
+
+    def begin(self) -> list[pa.Table]:
+        """Begin a table; return its parts, of which there are none."""
+        self.begun = perf_counter()
+        return []
+
+    def after(self, row: int) -> int:
+        """Return the row after ``row`` at which its table ends at the latest."""
+        while self.known and self.known[0] <= row:
+            self.known.popleft()
+        self.stop = row - row % self.each + self.each
+        if self.known:
+            self.stop = min(self.stop, self.known[0])
+        return self.stop
+
+    def reached(self, row: int) -> bool:
+        """Return whether the table that has the rows up to ``row`` ends there."""
+        late = self.slow and not self.known and perf_counter() - self.begun >= HELD_S
+        return late or row == self.stop
+
+
+def _too_large(count: int, unit: Unit, nbytes: int) -> MemoryContractError:
     return MemoryContractError(
         "the rows of one atom do not fit into the memory number",
-        why=f"{count} of its {rows} rows take {nbytes} bytes; it may take {most_bytes}",
+        why=f"{count} of its {unit.atom_rows} rows take {nbytes} bytes;"
+        f" it may take {unit.most_bytes}",
         try_="a smaller atom_rows= of the source, or a larger memory_limit=",
     )
 

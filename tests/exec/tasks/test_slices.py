@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -10,6 +11,7 @@ import pytest
 from dml.errors import NonDeterminismError, WorkerLostError
 from dml.exec.scheduler.messages import Consumed, Run, Settled
 from dml.exec.scheduler.policy import Demand, Seq
+from dml.exec.tasks.partition import ReadTask
 from dml.exec.tasks.slices import DriverLoop, Failure, NotSent, NotSentError, Outcome, Runtime
 
 
@@ -73,6 +75,26 @@ def test_what_is_parked_needs_no_argument_and_what_was_lost_says_so() -> None:
     with pytest.raises(NotSentError):
         ran(runtime, Run((0,), 0, 2, ""), NotSent())
     assert take(runtime, (0,), 2) == "c"
+
+
+def test_a_generator_that_was_cut_at_other_rows_is_not_gone_on_with() -> None:
+    """Of two attempts at a slice only one counts, but both are parked where they ran."""
+    begun: list[list[int]] = []
+
+    def cut(task: ReadTask) -> Iterator[Outcome]:
+        begun.append(list(task.ends))
+        for end in (10, 20):
+            yield Outcome(end, 1, 1, ends=(end, end))
+
+    runtime, task = Runtime([cut]), ReadTask(0, 1)
+    assert ran(runtime, Run((0,), 0, 0, ""), task) is not None
+    ran(runtime, Run((0,), 0, 1, ""), ReadTask(0, 1, ends=array("q", [10, 10])))
+    assert begun == [[]]
+    runtime = Runtime([cut])
+    assert ran(runtime, Run((0,), 0, 0, ""), task) is not None
+    ran(runtime, Run((0,), 0, 1, ""), ReadTask(0, 1, ends=array("q", [7, 7])))
+    assert begun == [[], [], [7, 7]]
+    assert runtime.replayed == 1
 
 
 def test_a_slice_asked_for_again_is_made_again() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,10 +12,8 @@ import pyarrow as pa
 import pytest
 
 import dml
-from dml.errors import FingerprintError, SourceError
-from dml.io.memory.torch import from_torch, plain, row_of
-from dml.io.user.user_source import GivenRows, read_datasource
-from dml.testing.source_laws import check_source
+from dml.errors import FingerprintError, SourceError, UDFError
+from dml.io.memory.torch import plain, row_of
 
 Point = collections.namedtuple("Point", ["x", "y"])
 
@@ -66,16 +65,31 @@ class Counting(IterableDataset):
 
 
 @pytest.mark.law
-def test_samples_by_index_keep_all_laws() -> None:
-    for form in ("dict", "tuple", "named", "scalar"):
-        source = read_datasource(
-            from_torch(Squares(9, form), None, None, nonce=b"n", fingerprint=None, atom_rows=None),
-            b"n",
-            atom_rows=4,
-        )
-        assert isinstance(source, GivenRows)
-        rows = [row_of(Squares(9, form)[i]) for i in range(9)]
-        check_source(source, dml.from_items(rows).to_arrow())
+@pytest.mark.parametrize("executor", ["sync", "threads", "processes"])
+@pytest.mark.parametrize("form", ["dict", "tuple", "named", "scalar"])
+def test_samples_by_index_are_rows_wherever_they_run(form: str, executor: str) -> None:
+    ds = dml.from_torch(Squares(9, form), atom_rows=4).with_options(executor=executor)
+    want = dml.from_items([row_of(Squares(9, form)[i]) for i in range(9)])
+    assert ds.schema == want.schema
+    assert ds.to_arrow().equals(want.to_arrow())
+
+
+def test_samples_are_made_side_by_side_and_as_few_as_needed() -> None:
+    """Two samples that wait for each other are made at once; a shard makes its own."""
+    both, asked = threading.Barrier(2), list[int]()
+
+    class Waiting(Squares):
+        def __getitem__(self, i: int) -> Any:
+            asked.append(i)
+            if i in {0, 1}:  # the first slices have a row each
+                both.wait(30)
+            return i
+
+    ds = dml.from_torch(Waiting(40), {"item": "int64"}).with_options(num_workers=2)
+    assert [row["item"] for row in ds] == list(range(40))
+    asked.clear()
+    assert [row["item"] for row in ds.shard(8, 3)] == [3, 11, 19, 27, 35]
+    assert sorted(asked) == [3, 11, 19, 27, 35]
 
 
 @pytest.mark.law
@@ -125,11 +139,19 @@ def test_a_sample_that_raises_or_does_not_fit_is_named() -> None:
                 raise OSError("unreadable")
             return "x" if i == 3 else i
 
+    class Untold(Broken):
+        def __getitem__(self, i: int) -> Any:
+            return super().__getitem__(5) if i == 5 else None
+
     ds = dml.from_torch(Broken(9), {"item": "int64"})
-    with pytest.raises(SourceError, match=r"Broken\[5\] raised OSError: unreadable"):
+    with pytest.raises(UDFError, match="Broken raised OSError: unreadable") as raised:
         ds.skip(4).to_arrow()
-    with pytest.raises(SourceError, match=r"Broken\[3\] is 'x'"):
+    assert raised.value.at.endswith("row 5")
+    with pytest.raises(UDFError, match="Broken returned 'x' for column 'item'") as unfit:
         dml.from_torch(Broken(5), {"item": "int64"}).to_arrow()
+    assert unfit.value.at.endswith("row 3")
+    with pytest.raises(SourceError, match="Untold raised OSError at row 5"):
+        dml.from_torch(Untold(9))
 
 
 def test_values_become_what_columns_hold() -> None:

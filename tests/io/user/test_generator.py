@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
+import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +18,7 @@ from hypothesis import strategies as st
 
 import dml
 from dml.errors import FingerprintError, MemoryContractError, SourceError
+from dml.io.source import HELD_S
 from dml.io.user.generator import Generated, generated
 from dml.io.user.user_source import read_datasource
 from dml.testing.source_laws import check_other_process, check_source
@@ -110,6 +115,51 @@ def test_no_more_than_an_atom_waits_for_its_rows() -> None:
     for i in range(5):
         assert next(made)["item"] == i
         assert len(asked) == i + 1
+
+
+@pytest.mark.parametrize("executor", ["sync", "threads"])
+@pytest.mark.parametrize("above", ["batch", "filter", "map", "batch.map"])
+def test_rows_that_come_slowly_do_not_wait_for_their_atom(executor: str, above: str) -> None:
+    delivered = threading.Event()
+
+    def rows() -> Iterator[int]:
+        for i in range(8):
+            time.sleep(2 * HELD_S)
+            yield i
+        assert delivered.wait(30), "a batch is delivered before row 8 of 1,024 is there"
+        yield from range(8, 20)
+
+    same: Any = {"schema": {"item": "int64"}}
+    ds = dml.from_generator(rows, **same)
+    ds = {
+        "batch": lambda: ds.batch(4),
+        "filter": lambda: ds.filter(dml.col("item") >= 0).batch(4),
+        "map": lambda: ds.map(lambda row: row, **same).batch(4),
+        "batch.map": lambda: ds.batch(4).map(lambda batch: batch, **same),
+    }[above]()
+    found: list[int] = []
+    for batch in ds.with_options(executor=executor, num_workers=2):
+        found += batch["item"].tolist()
+        delivered.set()
+    assert found == list(range(20))
+
+
+def test_a_lost_worker_reads_slow_rows_again_and_gives_each_once(tmp_path: Path) -> None:
+    """Blocks are cut by time, at other rows in the second attempt but for what is known."""
+
+    def rows() -> Iterator[int]:
+        again = (tmp_path / "lost").exists()
+        for i in range(30):
+            time.sleep((0.0 if again else 0.7 * HELD_S) * (i % 3))
+            if i == 20 and not again:
+                (tmp_path / "lost").touch()
+                os._exit(1)
+            yield i
+
+    ds = dml.from_generator(rows, {"item": "int64"}, atom_rows=12)
+    ds = ds.with_options(executor="processes", num_workers=1)
+    assert [row["item"] for row in ds] == list(range(30))
+    assert (tmp_path / "lost").exists()
 
 
 @pytest.mark.law
