@@ -122,6 +122,19 @@ class Loader:
         return self.functions.load(row)
 
 
+class Samples:
+    """A map-style dataset of PyTorch's kind, whose samples each take as long."""
+
+    def __init__(self, functions: Functions) -> None:
+        self.functions = functions
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, index: int) -> Row:
+        return self.functions.load({"id": index})
+
+
 class Shape(NamedTuple):
     """A pipeline, how many times ``ROWS`` calls it makes, and whether its elements are batches."""
 
@@ -192,6 +205,8 @@ def shapes(folder: Path, f: Functions) -> dict[str, Shape]:
         "on_error=skip": Shape(items.map(f.failing, on_error="skip")),
         "random_map.cache.map": Shape(items.random_map(f.draw).cache().map(f.load)),  # once kept
         "uneven": Shape(items.map(f.uneven)),
+        "from_torch": Shape(dml.from_torch(Samples(f), {"id": "int64", "y": "float64"})),
+        "slow generator": Shape(dml.from_generator(_slowly).map(f.load)),
         "rows of 4 MiB": Shape(items.map(f.large)),
         **_in_any_order(items, f),
     }
@@ -205,6 +220,13 @@ def _in_any_order(items: Dataset, f: Functions) -> dict[str, Shape]:
         "log-normal 4 MiB": Shape(items.map(f.drawn_large)),
         "log-normal 4 MiB, any order": Shape(items.map(f.drawn_large, deterministic=False)),
     }
+
+
+def _slowly() -> Iterator[Row]:
+    """Rows that come one by one, in the time that eight workers take for each."""
+    for number in range(ROWS):
+        time.sleep(WORK_S / 8)
+        yield {"id": number}
 
 
 def _running(state: int, row: Row) -> tuple[int, Row]:
