@@ -168,6 +168,10 @@ class Schema(Mapping[str, pa.DataType]):
         # without what was derived here: hashes of text differ between processes
         return functools.partial(Schema, known=self.known), (tuple(self._types.items()),)
 
+    def __call__(self) -> Schema:
+        """Return this schema: Ray Data spells it ``ds.schema()``."""
+        return self
+
     def __getitem__(self, name: str) -> pa.DataType:
         return self._types[name]
 

@@ -19,7 +19,7 @@ import dml
 from dml import col
 from dml.api.verbs.grouping import Groups
 from dml.base import other_names
-from dml.errors import ArgumentError, UnknownNameError
+from dml.errors import ArgumentError, DmlError, UnknownNameError
 from dml.expr.columns.column import Column
 
 ROOT = Path(__file__).parents[2]
@@ -200,3 +200,30 @@ def test_the_pages_are_in_the_wheel() -> None:
     for page in pages:
         assert any(str(page) == given or page.is_relative_to(given) for given in included), page
     assert all(re.fullmatch(r"dml/docs/coming-from(\.md)?", to) for to in included.values())
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda ds: ds[0], "skip(n).first()"),
+        (lambda ds: ds["a"], "select('a')"),
+        (lambda ds: ds[:2], "slice(offset, length)"),
+        (lambda ds: ds.select(range(2)), "take(n), slice(offset, n)"),
+        (lambda ds: ds.drop(lambda row: row), "with_columns(x=...) first"),
+        (lambda _: dml.from_items([("a.jpg", 1)]), "a dict for each row in place of a tuple"),
+        (lambda _: dml.from_generator(lambda: [("a", 1)]), "a dict for each row in place of"),
+    ],
+)
+def test_what_others_index_select_or_give_is_answered(call: Any, named: str) -> None:
+    with pytest.raises(DmlError) as raised:
+        call(dml.from_dict({"a": [1, 2], "s": ["x", "y"]}))
+    assert named in raised.value.try_
+    assert "written in test_other_names.py" in raised.value.at
+
+
+def test_what_others_write_is_accepted() -> None:
+    ds = dml.from_dict({"a": [1, 2], "s": ["x", "y"]})
+    assert ds.schema() == ds.schema
+    assert ds.select("*").columns == ["a", "s"]
+    odd = dml.from_dict({"a": [1], "*": [2]})
+    assert odd.select("*").columns == ["*"]

@@ -20,11 +20,15 @@ class ColumnVerbs(StepVerbs):
         """Keep ``columns``, in that order: names, or expressions over the present columns.
 
         An expression has the name of its keyword, else of the only column that it reads;
-        ``dml.all_columns()`` and ``dml.columns_of(...)`` select several columns.
+        ``dml.all_columns()`` (or "*") and ``dml.columns_of(...)`` select several columns.
         """
         given = (
             columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
         )
+        if "*" in columns and "*" not in self._node.schema:
+            from dml.expr.columns.placeholder_columns import all_columns
+
+            given = [all_columns() if name == "*" else name for name in columns]
         if not named and all(isinstance(name, str) for name in given):
             from dml.ops.row.select import Select
 

@@ -113,7 +113,9 @@ def names_of(names: tuple[Any, ...]) -> tuple[str, ...]:
             raise PlanError(
                 f"{name!r} is not a column name",
                 why=f"it is of type {type(name).__name__}; names are text",
-                try_='"x" rather than col("x")',
+                try_='with_columns(x=...) first, then "x": what it computes becomes a column'
+                if callable(name)
+                else '"x" rather than col("x")',
             )
     return names
 

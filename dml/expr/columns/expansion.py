@@ -73,7 +73,9 @@ def _each(given: Sequence[Any], schema: Schema, verb: str) -> Iterator[Named]:
             raise PlanError(
                 f"{verb} cannot take {each!r}",
                 why=f"it is of type {type(each).__name__}",
-                try_="names, expressions, or name=expression",
+                try_="take(n), slice(offset, n) or gather_every(n), which select rows"
+                if isinstance(each, range | slice)
+                else "names, expressions, or name=expression",
             )
 
 

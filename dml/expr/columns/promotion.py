@@ -174,6 +174,18 @@ def castable(a: pa.DataType, b: pa.DataType) -> bool:
     return coded or same_family(a, b)
 
 
+def conversion(a: pa.DataType, b: pa.DataType) -> str:
+    """Return the error's advice for a cast from ``a`` to ``b`` that does not exist."""
+    ways = (
+        (pa.types.is_integer, "to_integer()"),
+        (pa.types.is_floating, "to_float()"),
+        (pa.types.is_date, 'to_date("%Y-%m-%d")'),
+        (pa.types.is_timestamp, 'to_datetime("%Y-%m-%d %H:%M:%S")'),
+    )
+    found = [way for fits, way in ways if is_text(a) and fits(b)]
+    return f".str.{found[0]}" if found else ".map(f) with a function that converts"
+
+
 def comparable(kind: pa.DataType) -> bool:
     """Return True if values of ``kind`` are ordered: numbers, booleans, text, bytes, times."""
     types = pa.types
@@ -185,8 +197,13 @@ def comparable(kind: pa.DataType) -> bool:
 
 def _clash(a: pa.DataType, b: pa.DataType, value: Value) -> SchemaError:
     lone = "arrow" in (code_of(a), code_of(b)) and not castable(a, b)
+    parsed = [way for way in (conversion(a, b), conversion(b, a)) if way.startswith(".str")]
     return SchemaError(
         f"{value_text(value)} has operands without a common type",
         why=f"{short(a)} meets {short(b)}",
-        try_=".map(f) with a function of Python's values" if lone else ".cast(...) one side",
+        try_=f"{parsed[0]} of the text"
+        if parsed
+        else ".map(f) with a function of Python's values"
+        if lone
+        else ".cast(...) one side",
     )

@@ -24,6 +24,7 @@ from dml.expr.columns.promotion import (
     castable,
     common_type,
     comparable,
+    conversion,
     fitting,
     natural,
     rank_of,
@@ -353,7 +354,7 @@ def _cast(work: _Lowering, value: Value) -> TypedRegister:
         raise SchemaError(
             f"{value_text(value)} is not a cast that dml knows",
             why=f"from {short(arg.kind)} to {short(kind)}",
-            try_=".map(f) with a function that converts",
+            try_=conversion(arg.kind, kind),
         )
     # the type code is complete for numbers; for all other types it is "arrow"
     params = (strict, kind) if "arrow" in ranks else (strict,)

@@ -195,13 +195,25 @@ def _from_values(rows: list[Any], declared: Schema | None) -> dict[str, Typed]:
                 why="rows are all dicts, or all plain values",
             )
     if declared is None:
-        return {ITEM: from_list(rows, ITEM)}
+        return {ITEM: _from_items(rows)}
     if len(declared) != 1:
         raise SourceError(
             f"plain values are one column, the schema has {len(declared)}", why=f"{declared}"
         )
     ((name, kind),) = declared.items()
     return {name: from_list(rows, name, kind)}
+
+
+def _from_items(rows: list[Any]) -> Typed:
+    """Build the column of ``rows``; the error for tuples of several types says what a row is."""
+    try:
+        return from_list(rows, ITEM)
+    except SourceError as error:
+        if type(rows[0]) is tuple:
+            from dml.io.user.generator import TUPLES  # noqa: PLC0415 - only where it fails
+
+            error.try_ = TUPLES
+        raise
 
 
 def from_dict(columns: Mapping[str, Any], *, atom_rows: int | None = None) -> Memory:

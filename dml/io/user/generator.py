@@ -33,6 +33,7 @@ GENERATED_ROWS = 1024
 # Rows after which the clock is read, at most.
 CLOCKED_ROWS = 64
 TRY = 'schema={"name": "type", ...} says what rows have'
+TUPLES = 'a dict for each row in place of a tuple, such as {"path": path, "label": label}'
 
 
 class Generated(DataSource):
@@ -202,7 +203,9 @@ def schema_of_rows(rows: Iterator[Mapping[str, Any]], name: str) -> Schema:
             if not any(map(_untold, schema.values())) and (not arrays or len(held) >= SHAPES):
                 break
     except UnfitError as unfit:
-        raise SourceError(f"row {unfit.row} of {name} is {unfit.what}", try_=TRY) from None
+        odd = type(held[unfit.row].get(ITEM)) is tuple
+        what = f"row {unfit.row} of {name} is {unfit.what}"
+        raise SourceError(what, try_=TUPLES if odd else TRY) from None
     if schema is None:
         raise SourceError(
             f"{name} gave no rows, so there are no columns",

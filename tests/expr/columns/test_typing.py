@@ -181,7 +181,10 @@ FUNCTION = ".map(f) with a function of Python's values"
 @pytest.mark.parametrize(
     ("make", "named"),
     [
-        (lambda: col("s").cast("int64"), ".map(f) with a function that converts"),
+        (lambda: col("s").cast("int64"), ".str.to_integer()"),
+        (lambda: col("s").cast("float32"), ".str.to_float()"),
+        (lambda: col("s").cast("timestamp[us]"), '.str.to_datetime("%Y-%m-%d %H:%M:%S")'),
+        (lambda: 1 + col("s"), ".str.to_integer() of the text"),
         (lambda: col("i").cast("string"), ".map(f) with a function that converts"),
         (lambda: col("d").cast("float64"), ".map(f) with a function that converts"),
         (lambda: col("h").cast("float32"), ".map(f) with a function that converts"),
