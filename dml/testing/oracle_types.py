@@ -304,6 +304,9 @@ def _cast(value: Value, columns: Kinds) -> Expr:
         return _as(arg, kind)
     if isinstance(kind, OpenTensor) and kind.covers(shape(arg.kind)):
         return Expr("cast", (_as(arg, of_code(code(kind.value_type), shape(arg.kind))),), kind, ())
+    if arg.kind in TEXT and code(kind)[0] in "iuf":
+        parser = "str.to_float" if code(kind)[0] == "f" else "str.to_integer"
+        return _cast(Value("cast", (Value(parser, value.args, (strict,)),), value.params), columns)
     pairs = ((TEXT, BINARY), (BINARY, TEXT))
     coded = any(arg.kind in given and kind in wanted for given, wanted in pairs)
     if "arrow" in (code(arg.kind), code(kind)) and not (coded or _alike(arg.kind, kind)):

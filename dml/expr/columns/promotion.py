@@ -174,11 +174,18 @@ def castable(a: pa.DataType, b: pa.DataType) -> bool:
     return coded or same_family(a, b)
 
 
+def parsing(a: pa.DataType, b: pa.DataType) -> str:
+    """Return the name of the function that parses text of type ``a`` as a number ``b``, or ""."""
+    if not is_text(a):
+        return ""
+    if pa.types.is_integer(b):
+        return "str.to_integer"
+    return "str.to_float" if b in {pa.float32(), pa.float64()} else ""
+
+
 def conversion(a: pa.DataType, b: pa.DataType) -> str:
     """Return the error's advice for a cast from ``a`` to ``b`` that does not exist."""
     ways = (
-        (pa.types.is_integer, "to_integer()"),
-        (pa.types.is_floating, "to_float()"),
         (pa.types.is_date, 'to_date("%Y-%m-%d")'),
         (pa.types.is_timestamp, 'to_datetime("%Y-%m-%d %H:%M:%S")'),
     )
@@ -197,13 +204,10 @@ def comparable(kind: pa.DataType) -> bool:
 
 def _clash(a: pa.DataType, b: pa.DataType, value: Value) -> SchemaError:
     lone = "arrow" in (code_of(a), code_of(b)) and not castable(a, b)
-    parsed = [way for way in (conversion(a, b), conversion(b, a)) if way.startswith(".str")]
+    number = next((short(to) for of, to in ((a, b), (b, a)) if parsing(of, to)), "")
+    way = f'.cast("{number}") of the text' if number else ".cast(...) one side"
     return SchemaError(
         f"{value_text(value)} has operands without a common type",
         why=f"{short(a)} meets {short(b)}",
-        try_=f"{parsed[0]} of the text"
-        if parsed
-        else ".map(f) with a function of Python's values"
-        if lone
-        else ".cast(...) one side",
+        try_=".map(f) with a function of Python's values" if lone and not number else way,
     )

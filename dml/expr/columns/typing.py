@@ -27,6 +27,7 @@ from dml.expr.columns.promotion import (
     conversion,
     fitting,
     natural,
+    parsing,
     rank_of,
     same_family,
     with_literal,
@@ -348,6 +349,9 @@ def _cast(work: _Lowering, value: Value) -> TypedRegister:
         if arg.kind != inner:
             arg = work.emit("cast", [arg], inner, (strict,))
         return work.emit("cast", [arg], kind, (strict, kind))
+    if parser := parsing(arg.kind, kind):
+        number = Value(parser, value.args, (strict,))
+        return work.strong(Value("cast", (number,), value.params))
     ranks = {rank_of(arg.kind), rank_of(kind)}
     shapes = {shape_of(arg.kind), shape_of(kind)}
     if len(shapes) > 1 or ("arrow" in ranks and not castable(arg.kind, kind)):

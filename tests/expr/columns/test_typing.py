@@ -80,7 +80,7 @@ def test_types(value: dml.Column, kind: pa.DataType) -> None:
         col("i").is_nan(),
         col("i").fill_nan(0),
         col("i").fill_null("a"),
-        col("s").cast("int64"),
+        col("s").cast("date32"),
         col("i").cast("string"),
         col("i").cast(tensor("f4", (2,))),
         col("v").cast(tensor("f4", (3,))),
@@ -181,10 +181,10 @@ FUNCTION = ".map(f) with a function of Python's values"
 @pytest.mark.parametrize(
     ("make", "named"),
     [
-        (lambda: col("s").cast("int64"), ".str.to_integer()"),
-        (lambda: col("s").cast("float32"), ".str.to_float()"),
+        (lambda: col("s").cast("float16"), ".map(f) with a function that converts"),
+        (lambda: col("s").cast("date32"), '.str.to_date("%Y-%m-%d")'),
         (lambda: col("s").cast("timestamp[us]"), '.str.to_datetime("%Y-%m-%d %H:%M:%S")'),
-        (lambda: 1 + col("s"), ".str.to_integer() of the text"),
+        (lambda: 1 + col("s"), '.cast("int64") of the text'),
         (lambda: col("i").cast("string"), ".map(f) with a function that converts"),
         (lambda: col("d").cast("float64"), ".map(f) with a function that converts"),
         (lambda: col("h").cast("float32"), ".map(f) with a function that converts"),

@@ -6,7 +6,10 @@ import datetime as dt
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from dml import col
 from dml.errors import CastError, SchemaError
 from tests.expr.checks import agrees, holds, numbers, table
 
@@ -41,6 +44,31 @@ def test_text_and_moments_reach_their_type() -> None:
     assert ds.to_arrow().schema.types == [pa.binary(), pa.timestamp("s")]
     assert ds.cast({"t": pa.date32()}).take_rows(1)[0]["t"] == dt.date(2020, 1, 2)
     assert holds(ds) == 3
+
+
+TEXTS = st.none() | st.from_regex(r"[+-]?[0-9]{1,20}(\.[0-9]{1,3})?(e[0-9])?", fullmatch=True)
+
+
+@pytest.mark.law
+@settings(max_examples=60)
+@given(
+    st.lists(TEXTS | st.text(max_size=3) | st.floats().map(repr) | st.integers().map(str)),
+    st.sampled_from(["int8", "int64", "uint16", "uint64", "float32", "float64"]),
+    st.booleans(),
+)
+def test_numbers_in_text_are_parsed(texts: list[str | None], kind: str, strict: bool) -> None:
+    ds = table({"s": pa.array(texts, pa.string())}).cast({"s": kind}, strict=strict)
+    assert ds.schema["s"] == table({"s": pa.array([], kind)}).schema["s"]
+    agrees(ds)
+    agrees(ds.filter(col("s") >= 0))
+
+
+def test_text_that_is_no_number_raises_after_the_rows_before_it() -> None:
+    run = iter(table({"s": pa.array(["1", "-2", "x3"])}).cast({"s": "int32"}))
+    assert [next(run)["s"] for _ in range(2)] == [1, -2]
+    with pytest.raises(CastError, match="'x3'") as caught:
+        next(run)
+    assert "row 2" in caught.value.at
 
 
 def test_moments_that_do_not_fit() -> None:
