@@ -171,7 +171,7 @@ def sources(folder: Path) -> dict[str, Dataset]:
 
 def shapes(folder: Path, f: Functions) -> dict[str, Shape]:
     """All of them, by name; those that are named after a source have ``load`` right above it."""
-    found = sources(folder)
+    found = sources(folder) | {"slow generator": dml.from_generator(_slowly)}
     many, items = found["row groups"], found["items"]
     one = {name: Shape(ds.map(f.load)) for name, ds in found.items()}
     typed = many.map(f.load, schema={"id": "int64", "y": "float64"})
@@ -205,16 +205,15 @@ def shapes(folder: Path, f: Functions) -> dict[str, Shape]:
         "on_error=skip": Shape(items.map(f.failing, on_error="skip")),
         "random_map.cache.map": Shape(items.random_map(f.draw).cache().map(f.load)),  # once kept
         "uneven": Shape(items.map(f.uneven)),
-        "from_torch": Shape(dml.from_torch(Samples(f), {"id": "int64", "y": "float64"})),
-        "slow generator": Shape(dml.from_generator(_slowly).map(f.load)),
         "rows of 4 MiB": Shape(items.map(f.large)),
-        **_in_any_order(items, f),
+        **_more(items, f),
     }
 
 
-def _in_any_order(items: Dataset, f: Functions) -> dict[str, Shape]:
-    """Functions whose times differ, with and without the order of rows."""
+def _more(items: Dataset, f: Functions) -> dict[str, Shape]:
+    """Samples of a dataset; functions whose times differ, with and without the order of rows."""
     return {
+        "from_torch": Shape(dml.from_torch(Samples(f), {"id": "int64", "y": "float64"})),
         "log-normal": Shape(items.map(f.drawn)),
         "log-normal, any order": Shape(items.map(f.drawn, deterministic=False)),
         "log-normal 4 MiB": Shape(items.map(f.drawn_large)),
