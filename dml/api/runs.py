@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from dml.base.user_line import door, users_line
-from dml.errors import ArgumentError, PlanError
+from dml.errors import PlanError
 from dml.expr.node import Node
 from dml.io.source import Source
 from dml.settings import AUTOTUNE, Settings
@@ -83,18 +83,6 @@ class Results:
     @door
     def __iter__(self) -> Elements:
         return self._iterated(self._node)
-
-    def __getitem__(self, key: Any) -> NoReturn:
-        ways = {
-            str: f"select({key!r}) for a pipeline of it, to_arrow()[{key!r}] for its values",
-            slice: "slice(offset, length), take(n) or skip(n)",
-        }
-        raise ArgumentError(
-            f"a pipeline is not indexed: [{key!r}]",
-            at=f"written in {users_line()}",
-            why="its rows are computed in order when it is iterated",
-            try_=ways.get(type(key), "skip(n).first() for one row, to_torch() for a DataLoader"),
-        )
 
     def _iterated(self, node: Node) -> Elements:
         """Return the next epoch's iterator over ``node``: this pipeline, or one derived from it."""

@@ -58,6 +58,11 @@ class UserFunction:
         """The user's callable, without the time limit."""
         return self.unlimited or self.call
 
+    @property
+    def may_hold(self) -> bool:
+        """Whether ``call`` may keep what it returns, and change it: unless proven, not declared."""
+        return bool(self.purity) or self.declared is True
+
     def caught(self, work: Callable[..., None], *args: Any) -> BaseException | None:
         """Return ``caught(work, *args)``, where ``work`` is a loop that calls this function."""
         return caught(work, *args) if self.loop is None else caught(self.loop, work, *args)

@@ -205,16 +205,13 @@ def test_the_pages_are_in_the_wheel() -> None:
 @pytest.mark.parametrize(
     ("call", "named"),
     [
-        (lambda ds: ds[0], "skip(n).first()"),
-        (lambda ds: ds["a"], "select('a')"),
-        (lambda ds: ds[:2], "slice(offset, length)"),
         (lambda ds: ds.select(range(2)), "take(n), slice(offset, n)"),
         (lambda ds: ds.drop(lambda row: row), "with_columns(x=...) first"),
         (lambda _: dml.from_items([("a.jpg", 1)]), "a dict for each row in place of a tuple"),
         (lambda _: dml.from_generator(lambda: [("a", 1)]), "a dict for each row in place of"),
     ],
 )
-def test_what_others_index_select_or_give_is_answered(call: Any, named: str) -> None:
+def test_what_others_select_or_give_is_answered(call: Any, named: str) -> None:
     with pytest.raises(DmlError) as raised:
         call(dml.from_dict({"a": [1, 2], "s": ["x", "y"]}))
     assert named in raised.value.try_
@@ -225,5 +222,8 @@ def test_what_others_write_is_accepted() -> None:
     ds = dml.from_dict({"a": [1, 2], "s": ["x", "y"]})
     assert ds.schema() == ds.schema
     assert ds.select("*").columns == ["a", "s"]
+    assert ds.select(["*"]).columns == ds.select(["*"], z=col("a")).columns[:2] == ["a", "s"]
+    assert ds.select(col("a") + 1).columns == ds.select(col("a")).columns == ["a"]
+    assert ds.select(col("a").alias("b"), "*").columns == ["b", "a", "s"]
     odd = dml.from_dict({"a": [1], "*": [2]})
     assert odd.select("*").columns == ["*"]

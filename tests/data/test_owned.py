@@ -185,12 +185,21 @@ def skipped(ds: Dataset, fn: Callable[[Row], Row]) -> Dataset:
     return ds.map(fn, on_error="skip")
 
 
+def declared(ds: Dataset, fn: Callable[[Row], Row]) -> Dataset:
+    """Results may depend on the row alone, and lie in one buffer all the same."""
+    return ds.map(fn, pure=True)
+
+
+def declared_children(ds: Dataset, fn: Callable[[Row], Row]) -> Dataset:
+    return ds.flat_map(lambda row: (fn(row) for _ in "a"), pure=True)
+
+
 def of_a_generator(ds: Dataset, fn: Callable[[Row], Row]) -> Dataset:
     del ds
     return dml.from_generator(lambda: (fn({"id": number}) for number in range(ROWS)))
 
 
-VERBS = (mapped, drawn, yielded, scanned, skipped, of_a_generator)
+VERBS = (mapped, drawn, yielded, scanned, skipped, declared, declared_children, of_a_generator)
 
 
 def plain(value: Any) -> Any:
@@ -220,7 +229,10 @@ def test_a_buffer_that_is_filled_again_is_delivered_as_it_was(
 
 @pytest.mark.parametrize("kind", [bool, np.bool_, "array", "list"])
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_an_answer_that_is_changed_later_counts_as_it_was(kind: Any, on_error: str) -> None:
+@pytest.mark.parametrize("pure", [None, True])
+def test_an_answer_that_is_changed_later_counts_as_it_was(
+    kind: Any, on_error: str, pure: bool | None
+) -> None:
     flag, many = np.zeros(1, bool), list[int]()
 
     def keep(row: Row) -> Any:
@@ -229,7 +241,7 @@ def test_an_answer_that_is_changed_later_counts_as_it_was(kind: Any, on_error: s
         given: dict[Any, Any] = {"array": flag, "list": many}
         return given[kind] if kind in given else kind(flag[0])
 
-    kept = dml.range(ROWS).filter(keep, on_error=on_error).with_options(**QUIET)
+    kept = dml.range(ROWS).filter(keep, on_error=on_error, pure=pure).with_options(**QUIET)
     assert [row["id"] for row in kept] == list(range(0, ROWS, 3))
 
 

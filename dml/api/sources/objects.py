@@ -156,7 +156,7 @@ def from_torch(
 
     made = torch.from_torch(dataset, schema, names)
     if isinstance(made, torch.Samples):
-        indexes = range(made.length, atom_rows=atom_rows or ATOM_ROWS)
+        indexes = range(made.length, atom_rows=ATOM_ROWS if atom_rows is None else atom_rows)
         return indexes.map(made.fn, schema=made.schema, fingerprint=fingerprint, pure=True)
     return from_generator(made, schema, fingerprint=fingerprint, atom_rows=atom_rows)
 

@@ -25,10 +25,12 @@ class ColumnVerbs(StepVerbs):
         given = (
             columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
         )
-        if "*" in columns and "*" not in self._node.schema:
+        stars = [isinstance(name, str) and name == "*" for name in given]
+        if any(stars) and "*" not in self._node.schema:
             from dml.expr.columns.placeholder_columns import all_columns
 
-            given = [all_columns() if name == "*" else name for name in columns]
+            pairs = zip(given, stars, strict=True)
+            given = [all_columns() if star else name for name, star in pairs]
         if not named and all(isinstance(name, str) for name in given):
             from dml.ops.row.select import Select
 

@@ -18,7 +18,8 @@ AIM_S, AHEAD_S = 0.05, 0.2
 PER_WORKER, MOST_ROWS, GROWTH = 2, 65536, 4
 # Seconds that the input may take for the rows of one slice, except for the first row.
 PATIENCE_S = 0.02
-# A slice of less than this part of the time that its rows took to come is waited for.
+# If a slice takes less than this part of the time in which its rows came, its output is awaited
+# before further rows.
 STARVED = 0.1
 # Weight of the newest slice in the mean seconds per row, if the slice was faster than the mean.
 NEWEST = 0.3
@@ -87,7 +88,7 @@ class SlicePace:
         self.workers = self.least_workers = workers
         self.row_s: float | None = None
         self.expected_s: float | None = None  # seconds of a row in the run before
-        # whether the rows of the last slice came slowly; their seconds, if far more than its own
+        # whether the rows of the last slice came slowly; in how many seconds, if it takes far less
         self.slow_input, self.starving_s = False, 0.0
         self.row_cpu_s = self.used = 0.0  # processors that the slices use together
         self.row_bytes = 0.0
@@ -167,8 +168,8 @@ class SlicePace:
     def output_first(self, waited_s: float, *, ready: bool) -> bool:
         """Return whether output is delivered before more rows of a slow input are awaited.
 
-        The output is ``ready``, or comes far sooner than the rows; it is awaited since ``waited_s``
-        seconds.
+        The output is ``ready``, or will be far sooner than the rows. The consumer has waited for it
+        for ``waited_s`` seconds.
         """
         return (self.slow_input and ready) or waited_s < self.starving_s
 

@@ -146,16 +146,16 @@ class Runtime:
         """Return the parked generator of a task, or a new one that has made the same partitions."""
         if run.fault == "drop":
             self.drop(run.seq)
-        ends = array("q", getattr(argument, "ends", ()))
         parked = self._parked.pop(run.seq, None)
-        # of two attempts at a slice, the one that did not count may have been cut at other rows
-        sent = not isinstance(argument, NotSent)
-        if parked is None or parked.k != run.k or (sent and parked.ends != ends):
+        # of two attempts at a slice, the one that did not count may have reached another row
+        other = parked is not None and parked.reached != _reached(argument, parked.reached)
+        if parked is None or parked.k != run.k or other:
             if self.once and self.once[run.stage]:
                 self._begin_once(run)
             if isinstance(argument, NotSent):
                 raise NotSentError(f"task {run.seq}, {run.k}")
-            parked = _Begun(run.k, iter(self.starts[run.stage](argument)), ends)
+            partitions = iter(self.starts[run.stage](argument))
+            parked = _Begun(run.k, partitions, _reached(argument, 0))
             if run.k:
                 self._fast_forward(parked.partitions, run, seen)
         return parked
@@ -165,9 +165,8 @@ class Runtime:
         if run.fault == "lose":
             raise WorkerLostError("a slice was lost on purpose", why=f"task {run.seq}, {run.k}")
         if outcome is not None and not outcome.done:
-            if outcome.ends:
-                _note_ends(task.ends, outcome)
-            self._parked[run.seq] = task._replace(k=run.k + 1)
+            reached = outcome.ends[-1] if outcome.ends else task.reached
+            self._parked[run.seq] = _Begun(run.k + 1, task.partitions, reached)
         elif hasattr(task.partitions, "close"):
             task.partitions.close()
 
@@ -217,17 +216,19 @@ class Runtime:
 
 
 class _Begun(NamedTuple):
-    """A task's generator before partition ``k``, and where its blocks have ended so far."""
+    """A task's generator before partition ``k``, and the row that its blocks have reached."""
 
     k: int
     partitions: Iterator[Outcome]
-    ends: array[int]
+    reached: int
 
 
-def _note_ends(known: array[int], outcome: Outcome) -> None:
-    """Add the ends of a partition's blocks (``Outcome.ends``) to those of earlier ones."""
-    del known[-1:]  # where the partition before ended, if not inside an atom
-    known.extend(outcome.ends)
+def _reached(argument: Any, unknown: int) -> int:
+    """Return the row that the consumed partitions of a task reached; ``unknown`` if not sent."""
+    if isinstance(argument, NotSent):
+        return unknown
+    ends: Sequence[int] = getattr(argument, "ends", ())
+    return int(ends[-1]) if len(ends) else 0
 
 
 class Measuring:
@@ -375,7 +376,9 @@ class DriverLoop:
         if result.done:
             self.ends.pop(run.seq, None)
         elif result.ends:
-            _note_ends(self.ends.setdefault(run.seq, array("q")), result)
+            known = self.ends.setdefault(run.seq, array("q"))
+            del known[-1:]  # where the partition before ended, if not inside an atom
+            known.extend(result.ends)
         result.beside = len(self.core.active)
         task = self.core.active.get(run.seq)
         if task is not None:
@@ -391,12 +394,13 @@ class DriverLoop:
         self.take(Close())
         self.offers.clear()
         self.stored.clear()
+        self.ends.clear()
 
     def argument(self, run: Run) -> Any:
         """Return the argument of the task: a value in ``units`` in stage 0, later stored pieces."""
         if run.stage == 0:
             task, ends = self.units[run.seq[0]], self.ends.get(run.seq)
-            return task if ends is None else replace(task, ends=array("q", ends))
+            return task if ends is None else replace(task, ends=ends)
         source = self.stored[run.seq]
         return source.value if isinstance(source, Outcome) else None
 

@@ -30,8 +30,6 @@ LOOKED_AT = 1000
 SHAPES = 64
 # Rows of an atom: functions of batches without a size wait for all of them.
 GENERATED_ROWS = 1024
-# Rows after which the clock is read, at most.
-CLOCKED_ROWS = 64
 TRY = 'schema={"name": "type", ...} says what rows have'
 TUPLES = 'a dict for each row in place of a tuple, such as {"path": path, "label": label}'
 
@@ -119,17 +117,16 @@ def batches(
     """
     from dml.data.row_slicing import Weighing  # noqa: PLC0415 - only a run needs it
 
-    given, weighing, clock = 0, Weighing(), _Clock()
+    given, weighing = 0, Weighing()
     while True:
         held: list[Any] = []
         error: BaseException | None = None
         some = each
-        clock.begin()
+        until = perf_counter() + HELD_S
         try:
             while len(held) < each and some:
-                some = min(weighing.step, clock.step, each - len(held))
-                some = _take_rows(rows, held, some)
-                if clock.over(some) or weighing.enough(held):
+                some = _take_rows(rows, held, min(weighing.step, each - len(held)), until)
+                if weighing.enough(held) or perf_counter() >= until:
                     break
         except BaseException as raised:  # noqa: BLE001 - it is raised again, after the rows before it
             error = raised
@@ -143,30 +140,16 @@ def batches(
             return
 
 
-class _Clock:
-    """Chooses ``step``, the rows to take before the next look at the clock, from rows so far."""
+def _take_rows(rows: Iterator[Any], held: list[Any], most: int, until: float) -> int:
+    """Append up to ``most`` rows to ``held``, those until an error or a row after ``until``.
 
-    step = 1
-
-    def begin(self) -> None:
-        """Begin a batch."""
-        self._looked = perf_counter()
-        self._until = self._looked + HELD_S
-
-    def over(self, rows: int) -> bool:
-        """Return True if the time of the batch is over; ``rows`` came since the last call."""
-        looked = perf_counter()
-        each_s = (looked - self._looked) / max(1, rows)
-        left_s = self._until - looked if looked < self._until else HELD_S
-        self.step = max(1, min(CLOCKED_ROWS, int(left_s / max(each_s, 1e-9))))
-        self._looked = looked
-        return looked >= self._until
-
-
-def _take_rows(rows: Iterator[Any], held: list[Any], most: int) -> int:
-    """Append up to ``most`` rows to ``held``, also those before an error; return their number."""
+    Return their number.
+    """
     before = len(held)
-    held.extend(map(owned_row, islice(rows, most)))
+    for row in map(owned_row, islice(rows, most)):
+        held.append(row)
+        if perf_counter() >= until:
+            break
     return len(held) - before
 
 

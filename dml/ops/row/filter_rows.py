@@ -39,7 +39,7 @@ class FilterRows(SameColumns, Skipping):
         """Yield the kept rows; raise an error of the function after the rows before it."""
         if not block.n:
             return
-        out = list[Any]() if not self.fn.purity else _Answers()
+        out = list[Any]() if not self.fn.may_hold else _Answers()
         error = each_row(self.fn, block, out)
         if self.skips:
             kept = self._true_of_rest(block, out, error, at)

@@ -184,7 +184,7 @@ class FlatMap(FunctionNode):
                     yield from held.flush(over=True)
                     error = raised(made.error, self.fn, block.ids, parent)
                     raise error.located(self.label())
-                out.append(owned_row(made) if self.fn.purity else made)
+                out.append(owned_row(made) if self.fn.may_hold else made)
                 parents.append(parent)
                 child.append(index)
                 if len(out) == due:
@@ -208,7 +208,7 @@ class FlatMap(FunctionNode):
                     error = raised(made.error, self.fn, block.ids, parent)
                     yield gathered.flush(error.located(self.label()))
                     return
-                if gathered.add(owned_row(made) if self.fn.purity else made, parent, index):
+                if gathered.add(owned_row(made) if self.fn.may_hold else made, parent, index):
                     yield gathered.flush()
             gathered.end()
         yield gathered.flush()

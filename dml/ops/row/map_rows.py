@@ -101,7 +101,7 @@ def mapped(node: FunctionNode, block: Block, at: At, call: Calls) -> Iterator[Bl
     """
 
     def part(desk: TrayDesk, start: int, stop: int) -> Iterator[Block]:
-        out = desk.rows(start, stop, proven=not node.fn.purity)
+        out = desk.rows(start, stop, proven=not node.fn.may_hold)
         places, error = call(start, stop, out)
         if out:
             yield from returned(node, node.fn, out, _ids_of(block, places), at)

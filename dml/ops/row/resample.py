@@ -46,7 +46,7 @@ class Resample(SameColumns):
         """Yield the kept rows; raise an error of the function after the rows before it."""
         if not block.n:
             return
-        classes = list[Any]() if not self.fn.purity else CopiedRows()
+        classes = list[Any]() if not self.fn.may_hold else CopiedRows()
         error = each_row(self.fn, block, classes)
         shares = dict(self.shares)
         found: list[float] = []

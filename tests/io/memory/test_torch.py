@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import dml
-from dml.errors import FingerprintError, SourceError, UDFError
+from dml.errors import FingerprintError, PlanError, SourceError, UDFError
 from dml.io.memory.torch import plain, row_of
 
 Point = collections.namedtuple("Point", ["x", "y"])
@@ -105,6 +105,28 @@ def test_samples_are_rows() -> None:
     assert [row["item"] for row in dml.from_torch(Squares(3, "scalar"))] == [0, 1, 2]
     with pytest.raises(SourceError, match="a sample has 2 parts"):
         dml.from_torch(Squares(3, "tuple"), names=("image",))
+
+
+@pytest.mark.parametrize("executor", ["sync", "threads"])
+def test_a_sample_that_is_filled_again_is_copied(executor: str) -> None:
+    mine = threading.local()
+
+    class Filled(Squares):
+        def __getitem__(self, i: int) -> Any:
+            if not hasattr(mine, "buffer"):
+                mine.buffer = np.zeros(3, np.int64)
+            mine.buffer[:] = i
+            return mine.buffer if self.form == "dict" else {"x": mine.buffer}
+
+    for form, name in (("dict", "item"), ("tuple", "x")):
+        ds = dml.from_torch(Filled(40, form)).with_options(executor=executor)
+        assert [int(row[name][0]) for row in ds] == list(range(40))
+
+
+@pytest.mark.parametrize("atom_rows", [0, -1])
+def test_atoms_have_rows(atom_rows: int) -> None:
+    with pytest.raises(PlanError, match="atom_rows of at least 1"):
+        dml.from_torch(Squares(3), atom_rows=atom_rows)
 
 
 def test_a_shuffle_reads_by_index() -> None:

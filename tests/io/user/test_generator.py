@@ -144,6 +144,24 @@ def test_rows_that_come_slowly_do_not_wait_for_their_atom(executor: str, above: 
     assert found == list(range(20))
 
 
+def test_a_pause_after_quick_rows_holds_up_those_of_the_last_moment_alone() -> None:
+    """Each row that comes slowly is passed on with the next one at the latest."""
+    asked: list[int] = []
+
+    def rows() -> Iterator[int]:
+        for i in range(600):
+            asked.append(i)
+            if i >= 500:
+                time.sleep(1.1 * HELD_S)
+            yield i
+
+    made = iter(dml.from_generator(rows, {"item": "int64"}).with_options(executor="sync"))
+    for i in range(520):
+        assert next(made)["item"] == i
+    assert len(asked) <= 522
+    made.close()
+
+
 def test_a_lost_worker_reads_slow_rows_again_and_gives_each_once(tmp_path: Path) -> None:
     """Blocks are cut by time, at other rows in the second attempt but for what is known."""
 
