@@ -147,15 +147,17 @@ class Runtime:
         if run.fault == "drop":
             self.drop(run.seq)
         parked = self._parked.pop(run.seq, None)
+        ends: Sequence[int] = getattr(argument, "ends", ())
+        reached = ends[-1] if ends else 0
         # of two attempts at a slice, the one that did not count may have reached another row
-        other = parked is not None and parked.reached != _reached(argument, parked.reached)
-        if parked is None or parked.k != run.k or other:
+        same = isinstance(argument, NotSent) or (parked is not None and parked.reached == reached)
+        if parked is None or parked.k != run.k or not same:
             if self.once and self.once[run.stage]:
                 self._begin_once(run)
             if isinstance(argument, NotSent):
                 raise NotSentError(f"task {run.seq}, {run.k}")
             partitions = iter(self.starts[run.stage](argument))
-            parked = _Begun(run.k, partitions, _reached(argument, 0))
+            parked = _Begun(run.k, partitions, reached)
             if run.k:
                 self._fast_forward(parked.partitions, run, seen)
         return parked
@@ -221,14 +223,6 @@ class _Begun(NamedTuple):
     k: int
     partitions: Iterator[Outcome]
     reached: int
-
-
-def _reached(argument: Any, unknown: int) -> int:
-    """Return the row that the consumed partitions of a task reached; ``unknown`` if not sent."""
-    if isinstance(argument, NotSent):
-        return unknown
-    ends: Sequence[int] = getattr(argument, "ends", ())
-    return int(ends[-1]) if len(ends) else 0
 
 
 class Measuring:
