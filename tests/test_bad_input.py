@@ -37,7 +37,7 @@ SCHEMA_CASES: list[tuple[Verb, str]] = [
     (lambda ds: ds.with_columns(a=col("x") ** -1), "whole exponent"),
     (lambda ds: ds.fill_null({"x": "a"}), "int64 meets string"),
     (lambda ds: ds.cast({"x": "int65"}), "'int65' is not a type"),
-    (lambda ds: ds.cast({"s": "int64"}), "not a cast"),
+    (lambda ds: ds.cast({"s": "date32"}), "not a cast"),
     (lambda ds: ds.filter(col("x")), "needs a boolean, x is int64"),
     (lambda ds: ds.filter(col("x") & (col("y") > 0)), "needs a boolean"),
     (lambda ds: ds.filter("x > 0"), "an expression or a function"),
