@@ -145,7 +145,7 @@ def test_rows_that_come_slowly_do_not_wait_for_their_atom(executor: str, above: 
 
 
 def test_a_pause_after_quick_rows_holds_up_those_of_the_last_moment_alone() -> None:
-    """Each row that comes slowly is passed on with the next one at the latest."""
+    """Each row that comes slowly is passed on at once, but for the first sixteen of them."""
     asked: list[int] = []
 
     def rows() -> Iterator[int]:
