@@ -506,7 +506,8 @@ def cut(batches: Iterator[pa.Table], unit: Unit) -> Iterator[pa.Table]:
                     raise _too_large((row - 1) % unit.atom_rows + 1, unit, nbytes)
                 if ends.reached(row):
                     yield pa.concat_tables(held)
-                    held = ends.begin()
+                    held = []
+                    ends.begin()
     except DmlError:
         if held:
             yield pa.concat_tables(held)
@@ -524,10 +525,9 @@ class _Ends:
         self.stop = 0
         self.begin()
 
-    def begin(self) -> list[pa.Table]:
-        """Begin a table; return its parts, of which there are none."""
+    def begin(self) -> None:
+        """Begin a table: from now on its rows may be late."""
         self.begun = perf_counter()
-        return []
 
     def after(self, row: int) -> int:
         """Return the row after ``row`` at which its table ends at the latest."""
