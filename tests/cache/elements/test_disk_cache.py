@@ -123,12 +123,14 @@ def test_a_broken_loop_leaves_what_it_saw_and_the_next_one_goes_on(tmp_path: Pat
         seen = [next(run)["x"] for _ in range(n)]
         run.close()
     before = fn.calls
-    assert before < ROWS
     whole = places(cached)
     assert whole[:60] == seen
-    assert fn.calls <= ROWS + 30  # what a shuffle holds is made again where it is opened again
+    # What a shuffle holds is made again where it is opened again. How far the loops looked ahead
+    # is left open: that depends on how long a row takes.
+    assert fn.calls - before <= ROWS - len(seen) + 30
+    after = fn.calls
     assert places(cached) == whole
-    assert fn.calls <= ROWS + 30
+    assert fn.calls == after
 
 
 @pytest.mark.law
@@ -182,4 +184,5 @@ def test_iterators_at_any_pace_have_every_row_once(tmp_path: Path) -> None:
             turn = draw.choice(left)
             got[turn] += [row["x"] for row in itertools.islice(runs[turn], draw.randint(1, 30))]
         assert got[0] == got[1] == got[2]
-        assert fn.calls <= ROWS + 30  # whoever goes ahead makes the window again that it is in
+        # Whoever goes ahead makes the window again that it is in, and what the others hold unread.
+        assert fn.calls < 2 * ROWS

@@ -163,7 +163,7 @@ def test_whoever_waits_too_long_goes_on_and_waits_longer_where_that_was_too_soon
         rest = [row["x"] for row in run]
     assert [*first, *rest] == got
     assert sorted(got) == list(range(ROWS))
-    assert fn.calls <= ROWS + 30  # what a shuffle holds where the other went on
+    assert fn.calls < 2 * ROWS  # again: what a flow holds unread where the other went on
     assert came.is_set() is soon
     (times,) = [
         shelf.times
