@@ -81,7 +81,7 @@ def test_parts_that_are_lost_are_made_again(tmp_path: Path, how: str, *, batched
                 data[len(data) // 2] ^= 1
                 file.write_bytes(data)
         assert rows() == whole
-        # The rest stays where it is. For each lost part, rows of the parts around it are read again.
+        # The rest stays where it is. Rows around each lost part are read again for it.
         assert set(files) - set(lost) <= set(parts_of(root))
         after = fn.calls
         assert before < after < before + ROWS * len(lost)
