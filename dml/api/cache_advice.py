@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dml.api.autocache import CachePlace, Choosing, looking
 from dml.api.session import optimized
 from dml.base.amounts import bytes_text, seconds_text
+from dml.base.display import Displayed
 from dml.expr.node import Node
-from dml.expr.tree_text import as_html
 from dml.optimize.search.autocache_choice import Site
 from dml.optimize.search.cache_placement import SOURCE, Point, best, spent, within
 from dml.settings import Settings
@@ -39,8 +39,8 @@ class Worth:
         return f"{kept:9} of {size:>9}  {name}  {shared}  {self.operator}"
 
 
-@dataclasses.dataclass(frozen=True)
-class WorthKeeping:
+@dataclasses.dataclass(frozen=True, repr=False)
+class WorthKeeping(Displayed):
     """The places where caching rows of several pipelines saves time, and the time saved.
 
     All coming epochs take ``seconds`` with these caches and ``uncached_s`` without any. ``unknown``
@@ -57,14 +57,11 @@ class WorthKeeping:
         """The bytes that the advised caches would add to the store."""
         return int(sum(each.part * each.nbytes for each in self.places if not each.there))
 
-    def __str__(self) -> str:
+    def _parts(self) -> Iterator[str]:
         then, now = seconds_text(self.seconds), seconds_text(self.uncached_s)
-        first = f"all epochs take {then} instead of {now}, with {bytes_text(self.nbytes)} kept"
-        unknown = [f"not measured yet: {each}" for each in self.unknown]
-        return "\n".join([first, *map(str, self.places), *unknown])
-
-    def _repr_html_(self) -> str:
-        return as_html(str(self))
+        yield f"all epochs take {then} instead of {now}, with {bytes_text(self.nbytes)} kept"
+        yield from map(str, self.places)
+        yield from (f"not measured yet: {each}" for each in self.unknown)
 
 
 class _Tree:

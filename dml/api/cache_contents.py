@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dml.api.run_storage import keeping_of, keeps_on_disk, store_of, storing_of, without
+from dml.base.display import Displayed, Grid
 from dml.base.user_line import warn
 from dml.cache.elements.element_cache import CacheFigures, changed_below
 from dml.cache.eviction import pins, quarantine
@@ -15,7 +16,6 @@ from dml.cache.lookup import reuse_report
 from dml.cache.store import health, open_stores
 from dml.expr.facts import Rows
 from dml.expr.node import Node
-from dml.expr.tree_text import as_html
 from dml.optimize.fingerprints import kept_name, stored_name, unnamed
 from dml.physical.plan import Plan
 from dml.settings import Settings
@@ -77,18 +77,17 @@ class Cached:
         return f"{self.operator}  {self.summary}"
 
 
-class CacheStatus(tuple[Cached, ...]):
+class CacheStatus(Displayed, tuple[Cached, ...]):
     """The contents of the caches of a pipeline, source first; ``str()`` returns a readable text."""
 
     __slots__ = ()
 
-    def __str__(self) -> str:
-        return "\n".join(map(str, self)) or "no cache() in this pipeline"
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return as_html(str(self))
+    def _parts(self) -> Iterator[str | Grid]:
+        if self:
+            rows = [[each.operator, each.summary] for each in self]
+            yield Grid(rows, texts={0, 1}, heads=0)
+        else:
+            yield "no cache() in this pipeline"
 
 
 def asked_of(plan: Plan, settings: Settings) -> tuple[Node, str, int | None] | None:

@@ -19,10 +19,11 @@ from dml.api.verbs.columns import ColumnVerbs
 from dml.api.verbs.combination import CombineVerbs
 from dml.api.verbs.elements import ElementVerbs
 from dml.api.verbs.order import OrderVerbs
+from dml.base.display import Page, preformatted
 from dml.base.user_line import Answering, door, doors
 from dml.data.schema import Schema
-from dml.errors import PlanError, SchemaError
-from dml.expr.tree_text import Page, as_html, tree
+from dml.errors import DmlError, PlanError, SchemaError
+from dml.expr.tree_text import tree
 from dml.settings import AUTOTUNE
 
 
@@ -133,4 +134,10 @@ class Dataset(
         return f"Dataset({self._node.schema})\n{tree(self._node)}"
 
     def _repr_html_(self) -> str:
-        return as_html(repr(self))
+        from dml.api import explanation
+
+        try:
+            picture = explanation.picture(self._node, self._settings, self._coming)
+        except DmlError as error:  # a pipeline that cannot run is displayed as it was written
+            return preformatted(f"{self!r}\n{error}")
+        return self._node.schema._repr_html_() + picture

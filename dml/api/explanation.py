@@ -12,13 +12,14 @@ from dml.api.plan_search import explain_arrangement
 from dml.api.resources import RunResources, verifies
 from dml.api.run_storage import storing_of, without
 from dml.api.session import arrangement, every_choice, exchange, optimized, written_plan
+from dml.base.display import preformatted
 from dml.events import Event
-from dml.exec.scheduler.baseline_policies import policy_line
+from dml.exec.scheduler.baseline_policies import policy_text
 from dml.expr.node import Node
 from dml.optimize.cost.estimate import Estimate
 from dml.optimize.cost.rule_gains import RuleGain
 from dml.optimize.explain.cost_table import analyzed_text, costs_text, rewrites_text
-from dml.optimize.explain.physical_text import FREE, physical_text
+from dml.optimize.explain.physical_text import FREE, PlanLine, lines_text, plan_lines
 from dml.optimize.explain.stations import explained
 from dml.physical.lanes import keeps_units
 from dml.physical.plan import Plan
@@ -40,7 +41,7 @@ def explain(node: Node, settings: Settings, stage: str | None, epoch: int) -> st
     expected = estimated(node, settings)
     if stage == "costs":
         return costs_text(expected)
-    physical = _physical(node, stations.plan, settings, epoch, expected)
+    physical = lines_text(_physical(node, stations.plan, settings, epoch, expected))
     if stage is not None:
         return physical
     parts = {each: explained(stations, each) for each in ("written", "normalized")}
@@ -49,10 +50,20 @@ def explain(node: Node, settings: Settings, stage: str | None, epoch: int) -> st
     return f"{text}\n{rewrites_text(stations.trace, gained(node, settings, expected))}"
 
 
+def picture(node: Node, settings: Settings, epoch: int) -> str:
+    """Return the plan that a run of ``epoch`` would open as an SVG image, with its notes below."""
+    from dml.optimize.explain.plan_picture import plan_picture
+
+    plan = arrangement(node, settings).stations.plan
+    lines = _physical(node, plan, settings, epoch, estimated(node, settings))
+    notes = [line.title for line in lines if line.kind == "note"]
+    return plan_picture(lines) + (preformatted("\n".join(notes)) if notes else "")
+
+
 def _physical(
     node: Node, plan: Plan, settings: Settings, epoch: int, expected: Sequence[Estimate]
-) -> str:
-    """Return as text the tree that a run of ``epoch`` would open, with ``expected`` costs."""
+) -> list[PlanLine]:
+    """Return the lines of the tree that a run of ``epoch`` would open, with ``expected`` costs."""
     samples = settings.verify_samples if verifies(settings) else 0
     looks = not keeps_units(plan) and storing_of(plan, settings, epoch).looks
     caches = dict(cached(plan, settings, epoch))
@@ -63,16 +74,18 @@ def _physical(
     for each in plan.all:
         if why := exchange(each, settings, resources.budget.limit_bytes)[1]:
             remarks[each.stream[0]] = f"not by the workers, {why}"
-    text = physical_text(plan, choices, expected, remarks, hits)
-    text += policy_line(settings.scheduler_policy)
-    if choices[plan].free and FREE not in text:
-        text += "\nnote      order is kept: no function is followed by batches and passes alone"
+    lines = plan_lines(plan, choices, expected, remarks, hits)
+    if policy := policy_text(settings.scheduler_policy):
+        lines.append(PlanLine("policy", policy))
+    if choices[plan].free and not any(FREE in line.facts for line in lines):
+        why = "order is kept: no function is followed by batches and passes alone"
+        lines.append(PlanLine("note", why))
     if samples:
         from dml.verify import scope as scope_module
 
         scope = scope_module.scope(written_plan(node, settings), plan)
-        text += f"\nnote      the check covers {scope.text()}"
-    return text
+        lines.append(PlanLine("note", f"the check covers {scope.text()}"))
+    return lines
 
 
 def cached(plan: Plan, settings: Settings, epoch: int) -> Iterator[tuple[Node, Cached]]:

@@ -9,9 +9,9 @@ from typing import Any
 
 from dml.api.session import arrangement
 from dml.api.what_if import RunForecaster, WhatIfSettings
+from dml.base.display import Displayed, Grid
 from dml.events import Event
 from dml.expr.node import Node
-from dml.expr.tree_text import as_html
 from dml.optimize.search.arrangement import locks
 from dml.settings import AUTOTUNE, Settings
 from dml.verify.simulate.answer import Basis
@@ -37,7 +37,7 @@ class Recommendation:
     why: str
 
 
-class Recommendations(tuple[Recommendation, ...]):
+class Recommendations(Displayed, tuple[Recommendation, ...]):
     """Recommendations, the one that saves most first; ``str()`` is for people."""
 
     basis: Basis
@@ -49,16 +49,13 @@ class Recommendations(tuple[Recommendation, ...]):
         made.basis = basis
         return made
 
-    def __str__(self) -> str:
-        width = max((len(each.code) for each in self), default=0)
-        lines = [f"{each.code:{width}}  {each.why}" for each in self]
-        lines = lines or [f"no setting is expected to save {1 - GAIN:.0%}"]
-        return "\n".join([*lines, *self.basis.lines])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return as_html(str(self))
+    def _parts(self) -> Iterator[str | Grid]:
+        if self:
+            rows = [[each.code, each.why] for each in self]
+            yield Grid(rows, texts={0, 1}, heads=0)
+        else:
+            yield f"no setting is expected to save {1 - GAIN:.0%}"
+        yield from self.basis.lines
 
 
 def recommend(node: Node, settings: Settings, events: Sequence[Event]) -> Recommendations:

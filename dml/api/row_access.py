@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -37,16 +36,16 @@ class Collecting(Results):
 
     @door
     def show(self, n: int = 20) -> None:
-        """Print the first ``n`` rows as a table, with their types.
+        """Print the first ``n`` rows as a table, with their types; a notebook gets an HTML table.
 
-        Batches are printed as rows, and texts are truncated to 32 letters. This does not count as
-        an epoch.
+        Batches are printed as rows, and texts are truncated to 32 letters. Columns in the middle
+        are left out where the terminal is too narrow. This does not count as an epoch.
         """
         from dml.api import head_step
         from dml.exec.delivery import row_text
 
         head_step.check_count("show", n)
-        sys.stdout.write(row_text.drawn(self._first_rows(n)))
+        row_text.FirstRows(self._first_rows(n)).show()
 
     def _first_rows(self, n: int) -> pa.Table:
         """Return the first ``n`` rows as a table, or all rows if there are fewer."""

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from dml.base.amounts import seconds_text
+from dml.base.display import Displayed
 from dml.errors import PlanError
-from dml.expr.tree_text import as_html
 
 # A loop that takes no more than this multiple of its steps on input that is already in memory does
 # not wait for its input; without such a measurement, if it waits for no more than WAITING of a run.
@@ -19,7 +19,7 @@ Train = Callable[[Iterable[Any]], Any]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class RunProfile:
+class RunProfile(Displayed):
     """What a training loop took, and what limits it; ``str()`` is for people.
 
     Parameters
@@ -56,17 +56,18 @@ class RunProfile:
             return self.step_s > BOUND * self.bound_s
         return self.waited_s > WAITING * self.step_s
 
-    def __str__(self) -> str:
+    def _parts(self) -> Iterator[str]:
         part = self.waited_s / self.step_s if self.step_s else 0.0
         step, waited = seconds_text(self.step_s), seconds_text(self.waited_s)
-        lines = [f"profile   {self.steps:,} steps in {seconds_text(self.seconds)}"]
-        if not self.trained:
-            lines.append(f"alone     {step} for each element, without a training loop")
-            return "\n".join([*lines, f"limit     {self.bottleneck}"])
-        lines.append(f"step      {step}, of which {waited} ({part:.0%}) wait for the input")
-        if self.bound_s is not None:
-            lines.append(f"bound     {seconds_text(self.bound_s)} with one element repeated")
-        return "\n".join([*lines, f"verdict   {self._verdict}", f"limit     {self.bottleneck}"])
+        yield f"profile   {self.steps:,} steps in {seconds_text(self.seconds)}"
+        if self.trained:
+            yield f"step      {step}, of which {waited} ({part:.0%}) wait for the input"
+            if self.bound_s is not None:
+                yield f"bound     {seconds_text(self.bound_s)} with one element repeated"
+            yield f"verdict   {self._verdict}"
+        else:
+            yield f"alone     {step} for each element, without a training loop"
+        yield f"limit     {self.bottleneck}"
 
     @property
     def _verdict(self) -> str:
@@ -77,11 +78,6 @@ class RunProfile:
         if self.waited_s > WAITING * self.step_s:
             return "input bound: the loop waits"
         return "input bound: the loop hardly waits, but its steps take longer beside the pipeline"
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return as_html(str(self))
 
 
 class StepClock:

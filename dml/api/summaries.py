@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -12,6 +12,9 @@ from dml.api.runs import Results
 from dml.base.user_line import door
 from dml.errors import PlanError
 from dml.expr.node import Node
+
+if TYPE_CHECKING:
+    from dml.exec.delivery.column_figures import Description
 
 
 class SummaryVerbs(Results):
@@ -58,10 +61,11 @@ class SummaryVerbs(Results):
         return found
 
     @door
-    def describe(self) -> dict[str, dict[str, Any]]:
+    def describe(self) -> Description:
         """Describe columns of integers or floats in one pass: a dict of figures for each column.
 
-        The figures are count (of values that are not null), null_count, mean, std, min and max.
+        The dict is displayed as a table. The figures are count (of values that are not null),
+        null_count, mean, std, min and max.
         """
         from dml.exec.delivery import column_figures
 
@@ -69,7 +73,7 @@ class SummaryVerbs(Results):
         schema = self._node.schema
         named = tuple(n for n, kind in schema.items() if column_figures.measured(kind))
         if schema.known and not named:
-            return {}
+            return column_figures.Description()
         node = self._only("describe", *named) if schema.known else self._node
         with closing(self._batches(node)) as rows:
             return column_figures.described(rows, node.schema)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from typing import Final
 
 UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -43,18 +42,6 @@ def seconds_text(seconds: float | None) -> str:
 def _three_digits(figure: float) -> str:
     places = 2 if figure < 9.995 else 1 if figure < 99.95 else 0
     return f"{figure:,.{places}f}"
-
-
-def aligned(rows: Sequence[Sequence[str]], texts: Collection[int] = ()) -> list[str]:
-    """Format rows of cells as lines: columns ``texts`` are left-aligned, all others right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if place in texts else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def cut(text: str, letters: int) -> str:

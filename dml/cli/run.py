@@ -25,7 +25,7 @@ from dml.base.amounts import bytes_text, count_text, seconds_text
 from dml.cli.output import Output, guest_output, json_option
 from dml.cli.target import Pipeline, Position, load
 from dml.errors import DmlError, PlanError, ResumeMismatchError
-from dml.fleet.report import table_lines
+from dml.fleet.report import operator_grid
 from dml.settings import AUTOTUNE, EXECUTORS, parse_bytes
 
 MAX_BYTES: Final = 64 << 20
@@ -398,7 +398,7 @@ def text(answer: Mapping[str, Any]) -> str:
         f"{bytes_text(answer['bytes_per_s'])}/s",
     ]
     lines = ["  ".join(figures)]
-    lines += table_lines(answer["operators"])
+    lines += operator_grid(answer["operators"]).lines()
     for name in ("checkpoint", "stream_hash"):
         if answer[name] is not None:
             lines.append(f"{name.replace('_', ' ')}  {answer[name]}")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dml.base.display import Grid, preformatted
 from dml.base.fingerprint import digest
 from dml.data.layouts import usual_type
 from dml.data.list_marks import Padded, plain
@@ -251,6 +252,12 @@ class Schema(Mapping[str, pa.DataType]):
 
     def __repr__(self) -> str:
         return f"Schema({self})"
+
+    def _repr_html_(self) -> str:
+        if not self.known:
+            return preformatted(str(self))
+        rows = [["column", "type"], *([name, short(kind)] for name, kind in self._types.items())]
+        return Grid(rows, texts={0, 1}).html()
 
 
 UNKNOWN = Schema(known=False)

@@ -5,23 +5,6 @@ from __future__ import annotations
 from dml.expr.node import Node
 
 
-def as_html(text: str) -> str:
-    """Return ``text`` as preformatted HTML for notebooks, with markup escaped."""
-    return f"<pre>{text.replace('&', '&amp;').replace('<', '&lt;')}</pre>"
-
-
-class Page(str):
-    """A string that Python and notebooks display as it is, without quotes."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def _repr_html_(self) -> str:
-        return as_html(self)
-
-
 def tree(root: Node) -> str:
     """Return the tree below ``root``, one operator per line, last first, side inputs indented."""
     lines: list[str] = []

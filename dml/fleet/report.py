@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dml.base.amounts import ABSENT, aligned, bytes_text, count_text, seconds_text
+from dml.base.amounts import ABSENT, bytes_text, count_text, seconds_text
+from dml.base.display import Displayed, Grid
 from dml.events import (
     Event,
     OperatorTotals,
@@ -20,7 +21,6 @@ from dml.events import (
     Waits,
     Warned,
 )
-from dml.expr.tree_text import as_html
 from dml.fleet.reader import latest
 
 NAME_LETTERS: Final = 48
@@ -31,7 +31,7 @@ Column = tuple[str, str, Callable[[Any], str]]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RunTable:
+class RunTable(Displayed):
     """Figures of one run: ``summary`` of the whole run, one record per operator, and warnings.
 
     ``str()`` gives aligned text. Figures that were not recorded are None, and print as ``-``.
@@ -41,16 +41,14 @@ class RunTable:
     records: tuple[Record, ...]
     warnings: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
-        lines = [_summary_line(self.summary), *table_lines(self.records)]
-        lines += [*_verified_lines(self.summary), *_scaled_lines(self.summary)]
-        lines += _tuned_lines(self.summary)
-        return "\n".join([*lines, *(f"warning  {each}" for each in self.warnings)])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return as_html(str(self))
+    def _parts(self) -> Iterator[str | Grid]:
+        yield _summary_line(self.summary)
+        if self.records:
+            yield operator_grid(self.records)
+        yield from _verified_lines(self.summary)
+        yield from _scaled_lines(self.summary)
+        yield from _tuned_lines(self.summary)
+        yield from (f"warning  {each}" for each in self.warnings)
 
 
 def run_table(events: Iterable[Event], run: str | None = None) -> RunTable:
@@ -193,10 +191,8 @@ def _share_text(share: float | None) -> str:
     return ABSENT if share is None else f"{share:.1%}"
 
 
-def table_lines(records: Sequence[Record]) -> list[str]:
-    """Return a header and one line per record; optional columns appear if any has a figure."""
-    if not records:
-        return []
+def operator_grid(records: Sequence[Record]) -> Grid:
+    """Return a header and one row per record; optional columns appear if any has a figure."""
     shown = [
         column
         for column in COLUMNS
@@ -204,7 +200,7 @@ def table_lines(records: Sequence[Record]) -> list[str]:
     ]
     rows = [[title for title, _, _ in shown]]
     rows += [[text(record.get(key)) for _, key, text in shown] for record in records]
-    return aligned(rows, {place for place, (_, key, _) in enumerate(shown) if key in NAMES})
+    return Grid(rows, {place for place, (_, key, _) in enumerate(shown) if key in NAMES})
 
 
 CACHE: Final = ("cache_hits", "cache_misses", "cache_checks", "cache_wrong")

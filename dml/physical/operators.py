@@ -57,6 +57,8 @@ class PhysicalOperator:
     """
 
     kind: ClassVar[str]
+    by_workers: ClassVar[bool] = True
+    """False if one process runs the operator, in the order of the rows."""
 
     nodes: tuple[Node, ...]
     first: int
@@ -132,6 +134,7 @@ class Ordered(PhysicalOperator):
     """An operator that reads its input in order, in the consuming process."""
 
     kind = "stream"
+    by_workers = False
 
 
 class Merge(Ordered):
@@ -157,6 +160,7 @@ class SampleCheck(PhysicalOperator):
     """Compares ``samples`` samples of an epoch's rows with those of the plan as written."""
 
     kind = "check"
+    by_workers = False
 
     samples: int = dataclasses.field(kw_only=True)
 

@@ -52,7 +52,7 @@ def test_text_is_aligned_and_leaves_out_what_nobody_has() -> None:
     assert "calls" not in lines[1]
     assert lines[2].index("ReadParquet") == lines[3].index("Filter") == lines[1].index("operator")
     assert lines[-1] == "warning  SlowDisk: 12 MB/s"
-    assert run_table(EVENTS)._repr_html_() == "<pre>" + "\n".join(lines) + "</pre>"
+    assert run_table(EVENTS)._repr_html_().count("<tr>") == 3
 
 
 def test_a_run_can_be_chosen_and_may_have_no_figures() -> None:

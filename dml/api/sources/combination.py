@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from dml.api.dataset import Dataset
 from dml.api.verbs.combination import steps_of
+from dml.base.display import Page
 from dml.base.user_line import door
 from dml.errors import PlanError
-from dml.expr.tree_text import Page
 
 # Most letters of an argument that an error message repeats.
 MOST = 60

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from dml.base.display import Displayed, Grid
 from dml.data.block import from_arrow
 from dml.data.schema import CODES, Schema, shape_of, short
 from dml.errors import MemoryContractError, SchemaError
@@ -147,8 +148,26 @@ def _able(
     return kind
 
 
-def described(batches: Batches, schema: Schema) -> dict[str, dict[str, Figure]]:
-    """Return {column: {figure name: figure}} for each column of integers or floats."""
+class Description(Displayed, dict[str, dict[str, Figure]]):
+    """{column: {figure name: figure}}, displayed as a table with a row for each column."""
+
+    def _parts(self) -> Iterator[str | Grid]:
+        names = list(dict.fromkeys(name for figures in self.values() for name in figures))
+        rows = [["column", *names]]
+        for column, figures in self.items():
+            rows.append([column, *(figure_text(figures[name]) for name in names)])
+        yield Grid(rows, texts={0}) if self else "no column has numbers"
+
+
+def figure_text(figure: Figure) -> str:
+    """Format an exact integer in full, and a float with six significant digits."""
+    if figure is None:
+        return "null"
+    return f"{figure:.6g}" if isinstance(figure, float) else str(figure)
+
+
+def described(batches: Batches, schema: Schema) -> Description:
+    """Return the figures of each column of integers or floats."""
     seen = {name: _Described(kind) for name, kind in schema.items() if measured(kind)}
     for batch in batches:
         for field, array in zip(batch.schema, batch.columns, strict=True):
@@ -156,7 +175,7 @@ def described(batches: Batches, schema: Schema) -> dict[str, dict[str, Figure]]:
                 seen[field.name] = _Described(field.type)
             if field.name in seen:
                 seen[field.name].add(array)
-    return {name: column.figures() for name, column in seen.items()}
+    return Description({name: column.figures() for name, column in seen.items()})
 
 
 def measured(kind: pa.DataType) -> bool:

@@ -1,12 +1,14 @@
-"""Format a few rows as text: the values of each column below its name and type."""
+"""A few rows are displayed here: the values of each column below its name and type."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from dml.base.display import Displayed, Grid
 from dml.data.block import from_arrow
 from dml.data.schema import code_of, shape_of, short
 from dml.udfs.calling.python_rows import to_list
@@ -15,33 +17,43 @@ LETTERS = 32
 NULL = "null"
 
 
-def drawn(table: pa.Table) -> str:
-    """Return the rows of ``table`` as text, with numbers aligned right and other values left."""
-    if not table.num_columns:
-        return f"{_rows(table.num_rows)}, no columns\n"
-    columns = [_column(field, table.column(i)) for i, field in enumerate(table.schema)]
-    lines = ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
-    return "\n".join([*lines, _rows(table.num_rows), ""])
+class FirstRows(Displayed):
+    """The rows of a small table, with numbers aligned right and other values left."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def _parts(self) -> Iterator[str | Grid]:
+        table = self.table
+        count = f"{table.num_rows:,} row{'s' * (table.num_rows != 1)}"
+        if not table.num_columns:
+            yield f"{count}, no columns"
+            return
+        columns = [_cells(field, table.column(i)) for i, field in enumerate(table.schema)]
+        texts = {place for place, field in enumerate(table.schema) if not _number(field.type)}
+        yield Grid(list(zip(*columns, strict=True)), texts, heads=2)
+        yield f"({count})"
 
 
-def _rows(count: int) -> str:
-    return f"({count:,} row{'s' * (count != 1)})"
+def _number(kind: pa.DataType) -> bool:
+    return code_of(kind) != "arrow" and not shape_of(kind)
 
 
-def _column(field: pa.Field, values: pa.ChunkedArray) -> list[str]:
-    """Return the name, type and values of one column as texts of equal width."""
+def _cells(field: pa.Field, values: pa.ChunkedArray) -> list[str]:
+    """Return the name, type and values of one column as short texts."""
     found = [value for chunk in values.chunks for value in to_list(from_arrow(chunk))]
-    cells = [_cut(field.name), _cut(short(field.type)), *map(_cell, found)]
-    width = max(map(len, cells))
-    number = code_of(field.type) != "arrow" and not shape_of(field.type)
-    return [cell.rjust(width) if number else cell.ljust(width) for cell in cells]
+    return [_cut(_line(field.name)), _cut(short(field.type)), *map(_cell, found)]
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return NULL
-    text = repr(value.tolist()) if isinstance(value, np.ndarray) else str(value)
-    return _cut(text.encode("unicode_escape").decode() if not text.isprintable() else text)
+    return _cut(_line(repr(value.tolist()) if isinstance(value, np.ndarray) else str(value)))
+
+
+def _line(text: str) -> str:
+    """Return ``text`` with escapes in place of line ends and other control characters."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 def _cut(text: str) -> str:

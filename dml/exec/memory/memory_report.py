@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from dml.base import control_groups
 from dml.base.amounts import bytes_text, count_text
+from dml.base.display import Displayed
 from dml.exec.memory.memory_meter import anonymous_bytes, counted_bytes, resident_bytes
 from dml.exec.memory.memory_shares import OVERHEAD_BYTES, Budget
-from dml.expr.tree_text import as_html
 
 if TYPE_CHECKING:
     from dml.events import Tuned
@@ -92,7 +92,7 @@ class Holding:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
-class MemoryReport:
+class MemoryReport(Displayed):
     """The division of a run's memory limit, and the memory used; ``str()`` is for people.
 
     Attributes
@@ -130,13 +130,8 @@ class MemoryReport:
         """Return all figures as plain values, by field name."""
         return dataclasses.asdict(self)
 
-    def __str__(self) -> str:
-        return "\n".join(_lines(self))
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return as_html(str(self))
+    def _parts(self) -> Iterator[str]:
+        return _lines(self)
 
 
 def _lines(report: MemoryReport) -> Iterator[str]:

@@ -365,6 +365,6 @@ def policy_of(name: str) -> Policy:
     return POLICIES[name][0]()
 
 
-def policy_line(name: str) -> str:
-    """Return the line of ``explain`` about policy ``name``; empty for the usual policy."""
-    return "" if name == "adaptive" else f"\npolicy    {name}: {POLICIES[name][1]}"
+def policy_text(name: str) -> str:
+    """Return what ``explain`` says about policy ``name``; empty for the usual policy."""
+    return "" if name == "adaptive" else f"{name}: {POLICIES[name][1]}"

@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from dml.base.amounts import ABSENT, aligned, bytes_text, count_text, cut, seconds_text
+from dml.base.amounts import ABSENT, bytes_text, count_text, cut, seconds_text
+from dml.base.display import Grid
 from dml.events import Event, OperatorTotals, RunFinished, Tuned
 from dml.optimize.cost.beliefs import total
 from dml.optimize.cost.estimate import EXACT, Estimate
@@ -48,7 +49,7 @@ def costs_text(found: Sequence[Estimate]) -> str:
     known = [each.seconds for each in found if each.seconds is not None]
     whole = total(known)
     told = f"in all {seconds_text(whole.typical)} of work, {whole.spread()}" if known else ""
-    return "\n".join([*aligned(rows, {1, 5}), *([told] if told else []), LEGEND])
+    return "\n".join([*Grid(rows, {1, 5}).lines(), *([told] if told else []), LEGEND])
 
 
 def analyzed_text(
@@ -62,7 +63,7 @@ def analyzed_text(
     whole = math.fsum(each.seconds for each in actual.values())
     rows = [["#", "operator", "rows est", "rows", "est", "seconds", "from", "off", "share"]]
     rows += [_compared(each, actual.get(each.ordinal, Actual()), whole) for each in found]
-    lines, did = aligned(rows, {1, 6}), {i: each.seconds for i, each in actual.items()}
+    lines, did = Grid(rows, {1, 6}).lines(), {i: each.seconds for i, each in actual.items()}
     lines += [f"tuned  {each.text}" for each in events if isinstance(each, Tuned)]
     return "\n".join(
         [*lines, *_ending(found, events, whole), LEGEND, rewrites_text(trace, gains, did)]

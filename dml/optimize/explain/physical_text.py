@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 from dml.expr.facts import Rows
 from dml.expr.node import Node
@@ -34,6 +35,30 @@ FREE = "elements go out as they are made"
 KIND = 10
 
 
+@dataclass(frozen=True)
+class PlanLine:
+    """A line of a physical plan about an operator, the output of a plan, or its functions.
+
+    ``facts`` are what is known of an operator; ``more`` has lines that stand below it. Operators
+    of further inputs are deeper. ``by_workers`` is that of the physical operator.
+    """
+
+    kind: str
+    title: str
+    facts: Sequence[str] = ()
+    more: Sequence[str] = ()
+    depth: int = 0
+    operator: bool = False
+    by_workers: bool = False
+
+    def texts(self) -> Iterator[str]:
+        """Yield the line as text, then the lines below it."""
+        indent = "  " * self.depth
+        facts = f"  [{'; '.join(self.facts)}]" if self.facts else ""
+        yield f"{indent}{self.kind.ljust(KIND)}{self.title}{facts}"
+        yield from (f"{indent}{' ' * KIND}{each}" for each in self.more)
+
+
 def physical_text(
     plan: Plan,
     choices: Mapping[Plan, RunChoices] | None = None,
@@ -47,8 +72,24 @@ def physical_text(
     ones; ``expected`` are the costs of the operators in the order of ``work_names``; ``remarks``
     are texts about single operators, and ``hits`` are the caches that hold all rows.
     """
+    return lines_text(plan_lines(plan, choices, expected, remarks, hits))
+
+
+def lines_text(lines: Iterable[PlanLine]) -> str:
+    """Return the lines of a plan as text."""
+    return "\n".join(text for line in lines for text in line.texts())
+
+
+def plan_lines(
+    plan: Plan,
+    choices: Mapping[Plan, RunChoices] | None = None,
+    expected: Sequence[Estimate] = (),
+    remarks: Mapping[Node, str] | None = None,
+    hits: Collection[Node] = (),
+) -> list[PlanLine]:
+    """Return the lines of ``physical_text``."""
     tree = tree_of(plan, choices or dict.fromkeys(plan.all, RunChoices()))
-    return "\n".join(_Text(expected, remarks or {}, hits).lines(plan, tree, 0, "deliver"))
+    return list(_Lines(expected, remarks or {}, hits).of(plan, tree, 0, "deliver"))
 
 
 def tree_of(plan: Plan, choices: Mapping[Plan, RunChoices]) -> PhysicalOperator:
@@ -57,7 +98,7 @@ def tree_of(plan: Plan, choices: Mapping[Plan, RunChoices]) -> PhysicalOperator:
     return physical_tree(plan, choices[plan], beside=beside)
 
 
-class _Text:
+class _Lines:
     """The lines of a plan, with ``expected`` costs by ordinal; see ``physical_text``."""
 
     def __init__(
@@ -65,9 +106,9 @@ class _Text:
     ) -> None:
         self.expected, self.remarks, self.hits = expected, remarks, hits
 
-    def lines(self, plan: Plan, tree: PhysicalOperator, first: int, kind: str) -> Iterator[str]:
+    def of(self, plan: Plan, tree: PhysicalOperator, first: int, kind: str) -> Iterator[PlanLine]:
         """Yield the lines of ``plan``; the ordinal of its source among all plans is ``first``."""
-        yield _line(kind, f"{'batches' if plan.batched else 'rows'}: {plan.schema}")
+        yield PlanLine(kind, f"{'batches' if plan.batched else 'rows'}: {plan.schema}")
         begins = _begins(plan, first + len(plan.operators))
         for operator in tree.chain():
             yield from self._operator(operator, first)
@@ -75,48 +116,52 @@ class _Text:
                 number = operator.first - len(plan.on_blocks)
                 pairs = zip(plan.beside[number], operator.inputs[1:], strict=True)
                 for each, below in pairs:
-                    for line in self.lines(each, below, begins[each], "beside"):
-                        yield textwrap.indent(line, "  ")
-        yield from (_line("note", note) for note in _notes(plan))
+                    for line in self.of(each, below, begins[each], "beside"):
+                        yield replace(line, depth=line.depth + 1)
+        yield from (PlanLine("note", note) for note in _notes(plan))
 
-    def _operator(self, operator: PhysicalOperator, first: int) -> Iterator[str]:
+    def _operator(self, operator: PhysicalOperator, first: int) -> Iterator[PlanLine]:
+        made = partial(PlanLine, operator=True, by_workers=operator.by_workers)
         if isinstance(operator, SampleCheck):
             what = f"{operator.samples} samples of a pass are compared with the plan as written"
-            yield _line(operator.kind, what)
+            yield made(operator.kind, what)
         elif isinstance(operator, Coalesce):
-            yield _line(operator.kind, f"up to {operator.units} neighbouring units into one block")
+            yield made(operator.kind, f"up to {operator.units} neighbouring units into one block")
         elif isinstance(operator, SourceScan):
-            yield from self._scan(operator.stage, operator, first)
+            title, more = _scanned(operator.stage)
+            facts = self._facts(first, operator.stage.source, operator)
+            yield made(operator.kind, title, facts, more)
         else:
             pairs = list(enumerate(operator.nodes, first + operator.first))
             for ordinal, node in reversed(pairs):
                 kind = "cache hit" if node in self.hits else _kind(operator, node)
-                yield _line(kind, node.title() + self._facts(ordinal, node, operator))
+                yield made(kind, node.title(), self._facts(ordinal, node, operator))
 
-    def _scan(self, stage: Stage, operator: PhysicalOperator, first: int) -> Iterator[str]:
-        source = stage.source
-        have = f"{len(stage.columns)} of {len(source.schema)} columns"
-        text = f"{source.title()}: {have}{_in_brackets(stage.columns)}"
-        yield _line(operator.kind, text + self._facts(first, source, operator))
-        if isinstance(source, Leading):
-            yield _line("", f"{source.units} of {source.whole.unit_count} units")
-        if stage.predicate and source.unit_count:
-            yield _line("", f"skips units by {' & '.join(map(repr, stage.predicate))}")
-        if stage.first:
-            yield _line("", f"tries units by {', '.join(stage.first)} first, where that pays")
-        if stage.order is not None:
-            yield _line("", f"in the order of {stage.order.title()}")
-
-    def _facts(self, ordinal: int, node: Node, operator: PhysicalOperator) -> str:
-        """Return in brackets what is known of an operator: its rows, seconds, state, and more."""
+    def _facts(self, ordinal: int, node: Node, operator: PhysicalOperator) -> list[str]:
+        """Return what is known of an operator: its rows, seconds, state, and more."""
         facts = [expected_text(self.expected[ordinal])] if self.expected else []
+        facts += filter(None, [self.remarks.get(node)])
         if isinstance(operator, Ordered):
             held = node.resume_cost
             facts.append(f"state {held.state_bytes} B, resume {held.work}")
         if isinstance(operator, SliceSteps) and operator.lane.free:
             facts.append(FREE)
-        facts += filter(None, [self.remarks.get(node)])
-        return f"  [{'; '.join(facts)}]" if facts else ""
+        return facts
+
+
+def _scanned(stage: Stage) -> tuple[str, list[str]]:
+    """Return the title of a scan, and lines about the units that it reads."""
+    source, more = stage.source, list[str]()
+    have = f"{len(stage.columns)} of {len(source.schema)} columns"
+    if isinstance(source, Leading):
+        more.append(f"{source.units} of {source.whole.unit_count} units")
+    if stage.predicate and source.unit_count:
+        more.append(f"skips units by {' & '.join(map(repr, stage.predicate))}")
+    if stage.first:
+        more.append(f"tries units by {', '.join(stage.first)} first, where that pays")
+    if stage.order is not None:
+        more.append(f"in the order of {stage.order.title()}")
+    return f"{source.title()}: {have}{_in_brackets(stage.columns)}", more
 
 
 def _begins(plan: Plan, number: int) -> dict[Plan, int]:
@@ -134,10 +179,6 @@ def _kind(operator: PhysicalOperator, node: Node) -> str:
     if isinstance(operator, TaskSteps) and operator.number > 1:
         return f"{operator.kind} {operator.number}"
     return operator.kind
-
-
-def _line(kind: str, text: str) -> str:
-    return f"{kind.ljust(KIND)}{text}"
 
 
 def _notes(plan: Plan) -> Iterator[str]:

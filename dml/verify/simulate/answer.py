@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from dml.base.amounts import aligned, bytes_text, count_text, cut, seconds_text
-from dml.expr.tree_text import as_html
+from dml.base.amounts import bytes_text, count_text, cut, seconds_text
+from dml.base.display import Displayed, Grid
 from dml.verify.simulate.forecast import Foreseen
 from dml.verify.simulate.run_model import GUESS, HISTORY, MEASURED, ModelWork
 
@@ -80,7 +80,7 @@ class Basis:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class WhatIf:
+class WhatIf(Displayed):
     """The expected figures with other resources, and those of ``now`` (None if it cannot run here).
 
     ``more`` is a pair: an addition to the bottleneck, as text, and the factor by which it changes
@@ -125,24 +125,21 @@ class WhatIf:
         """True if the requested rate is reached, or none was requested."""
         return self.target is None or self.then.rows_per_s >= REACHED * self.target
 
-    def __str__(self) -> str:
-        lines = [f"what if  {self.then.given}" + (", one pass" if self.a_pass else "")]
-        lines += self._rate_lines()
-        lines += _table(self.now, self.then, self.measured_s)
+    def _parts(self) -> Iterator[str | Grid]:
+        yield f"what if  {self.then.given}" + (", one pass" if self.a_pass else "")
+        yield from self._rate_lines()
+        yield _grid(self.now, self.then)
+        if self.measured_s is not None:
+            yield f"the last run took {seconds_text(self.measured_s)}"
         bound = "the optimum" if self.then.optimal else "the lower bound"
         over = f"{self.then.over_bound:.2f}x of {bound} {seconds_text(self.then.bound_s)}"
-        lines.append(f"{over}; bottleneck: {self.then.bottleneck}")
+        yield f"{over}; bottleneck: {self.then.bottleneck}"
         name, times = self.more
         if name:
-            lines.append(f"{name} => {_change(times)}")
+            yield f"{name} => {_change(times)}"
         if self.step_s >= SEEN_S:
-            lines.append(f"training  holds each element for {seconds_text(self.step_s)}")
-        return "\n".join([*lines, *self.basis.lines])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return as_html(str(self))
+            yield f"training  holds each element for {seconds_text(self.step_s)}"
+        yield from self.basis.lines
 
     def _rate_lines(self) -> list[str]:
         """Return the line on whether a requested rate is reached, and by how many workers."""
@@ -162,7 +159,8 @@ def rate_text(rate: float) -> str:
     return count_text(rate) if rate >= WHOLE else f"{rate:.2g}"
 
 
-def _table(now: Outlook | None, then: Outlook, measured_s: float | None) -> list[str]:
+def _grid(now: Outlook | None, then: Outlook) -> Grid:
+    """Return the figures of the run now, if it is known, beside those of the changed run."""
     columns = [("now", now), ("then", then)] if now is not None else [("then", then)]
     rows = [["", *(name for name, _ in columns)]]
     each = [found for _, found in columns]
@@ -171,12 +169,10 @@ def _table(now: Outlook | None, then: Outlook, measured_s: float | None) -> list
     rows.append(["rows/s", *(rate_text(one.rows_per_s) for one in each)])
     rows.append(["partitions", *(bytes_text(one.peak_bytes) for one in each)])
     rows.append(["memory limit", *(bytes_text(one.memory_bytes) for one in each)])
-    lines = aligned(rows, {0})
     if now is not None:
-        lines[2] += f"  {_change(then.seconds / now.seconds)}"
-    if measured_s is not None:
-        lines[2] += f"  (the last run took {seconds_text(measured_s)})"
-    return lines
+        changes = {2: _change(then.seconds / now.seconds)}
+        rows = [[*row, changes.get(number, "")] for number, row in enumerate(rows)]
+    return Grid(rows, {0, len(rows[0]) - 1} if now is not None else {0})
 
 
 def _change(times: float) -> str:

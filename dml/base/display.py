@@ -1,0 +1,165 @@
+"""Tables and texts are displayed here: aligned on a terminal, and as HTML in a notebook.
+
+A class that people look at derives from ``Displayed``, and says what it consists of::
+
+    class Sizes(Displayed):
+        def _parts(self):
+            yield "sizes of files"
+            yield Grid([["file", "bytes"], ["a.parquet", "12"]], texts={0})
+"""
+
+from __future__ import annotations
+
+import html
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+HTML_COLUMNS: Final = 24  # more columns than these are elided in HTML
+ELLIPSIS: Final = "…"
+# Colours are those of the page, which may be dark. A notebook wraps preformatted text otherwise.
+PRE: Final = '<pre style="white-space:pre;overflow-x:auto">'
+TABLE: Final = '<div style="overflow-x:auto"><table style="border-collapse:collapse">'
+CELL: Final = "white-space:pre;padding:.2em .8em;text-align:"
+TYPE: Final = ";font-weight:normal;opacity:.65"  # of the second line of a header
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Texts in rows and columns. The first ``heads`` rows are a header.
+
+    Columns ``texts`` are aligned left, all others right.
+    """
+
+    rows: Sequence[Sequence[str]]
+    texts: Collection[int] = ()
+    heads: int = 1
+
+    def lines(self, width: int | None = None) -> list[str]:
+        """Return the rows as aligned lines; columns in the middle go if they exceed ``width``."""
+        widths = [max(map(columns_of, column)) for column in zip(*self.rows, strict=True)]
+        if width is not None and sum(widths) + 2 * len(widths) - 2 > width and len(widths) > 2:
+            return self._elided(_fitting(widths, width)).lines()
+        return ["  ".join(map(self._padded, range(len(row)), row, widths)).rstrip()
+                for row in self.rows]  # fmt: skip
+
+    def _padded(self, place: int, cell: str, width: int) -> str:
+        missing = " " * (width - columns_of(cell))
+        return cell + missing if place in self.texts else missing + cell
+
+    def _elided(self, count: int) -> Grid:
+        """Return the first and last of the columns, ``count`` in all, and an ellipsis between."""
+        total = len(self.rows[0])
+        first = (count + 1) // 2
+        kept = [*range(first), *range(total - count + first, total)]
+        rows = [[row[place] for place in kept] for row in self.rows]
+        for row in rows:
+            row.insert(first, ELLIPSIS)
+        places = [*kept[:first], -1, *kept[first:]]
+        texts = {new for new, old in enumerate(places) if old in self.texts or old < 0}
+        return Grid(rows, texts, self.heads)
+
+    def html(self) -> str:
+        """Return the rows as an HTML table, with markup escaped and wide tables elided."""
+        if self.rows and len(self.rows[0]) > HTML_COLUMNS:
+            return self._elided(HTML_COLUMNS - 1).html()
+        head = "".join(
+            self._html_row(row, "th", TYPE * (number > 0))
+            for number, row in enumerate(self.rows[: self.heads])
+        )
+        body = "".join(self._html_row(row, "td", "") for row in self.rows[self.heads :])
+        head = f"<thead>{head}</thead>" if head else ""
+        return f"{TABLE}{head}<tbody>{body}</tbody></table></div>"
+
+    def _html_row(self, row: Sequence[str], tag: str, style: str) -> str:
+        cells = (
+            f'<{tag} style="{CELL}{"left" if place in self.texts else "right"}{style}">'
+            f"{html.escape(cell)}</{tag}>"
+            for place, cell in enumerate(row)
+        )
+        return f"<tr>{''.join(cells)}</tr>"
+
+
+def columns_of(text: str) -> int:
+    """Return the number of columns that ``text`` takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # noqa: PLC0415 - most texts have one column for each letter
+
+    return cell_len(text)
+
+
+def _fitting(widths: Sequence[int], most: int) -> int:
+    """Return how many columns, the first and last ones, fit into ``most`` with an ellipsis."""
+    for count in range(len(widths) - 1, 2, -1):
+        first = (count + 1) // 2
+        kept = [*widths[:first], *widths[len(widths) - count + first :]]
+        if sum(kept) + 2 * len(kept) + len(ELLIPSIS) <= most:
+            return count
+    return 2
+
+
+class Displayed:
+    """A value that is displayed by its ``_parts``: lines of text, and grids."""
+
+    __slots__ = ()
+
+    def _parts(self) -> Iterable[str | Grid]:
+        """Yield what is displayed, from top to bottom."""
+        raise NotImplementedError
+
+    def _text(self, width: int | None = None) -> str:
+        """Return the parts as text; grids have at most ``width`` columns, if that is given."""
+        parts = (part.lines(width) if isinstance(part, Grid) else [part] for part in self._parts())
+        return "\n".join(line for lines in parts for line in lines)
+
+    def __str__(self) -> str:
+        return self._text()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        made, lines = list[str](), list[str]()
+        for part in self._parts():
+            if isinstance(part, str):
+                lines.append(part)
+                continue
+            made += [*([preformatted("\n".join(lines))] if lines else []), part.html()]
+            lines.clear()
+        return "".join([*made, *([preformatted("\n".join(lines))] if lines else [])])
+
+    def show(self) -> None:
+        """Display this now: as HTML in a notebook, and as text that fits a terminal elsewhere."""
+        shell = sys.modules.get("IPython")
+        if shell is not None and shell.get_ipython() is not None:
+            shell.display.display(self)
+            return
+        sys.stdout.write(self._text(_terminal_columns()) + "\n")
+
+
+def _terminal_columns() -> int | None:
+    """Return the width of the terminal that prints; None if the output is not a terminal."""
+    if not sys.stdout.isatty():
+        return None
+    import shutil  # noqa: PLC0415 - only a terminal has a width
+
+    return shutil.get_terminal_size().columns
+
+
+class Page(str):
+    """A string that Python and notebooks display as it is, without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return preformatted(self)
+
+
+def preformatted(text: str) -> str:
+    """Return ``text`` as HTML whose lines are not wrapped, with markup escaped."""
+    return f"{PRE}{html.escape(text, quote=False)}</pre>"

@@ -1,0 +1,82 @@
+"""A physical plan is drawn as a picture for notebooks: one box for each operator, source first."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from dml.base.amounts import cut
+from dml.optimize.explain.physical_text import PlanLine
+
+WIDTH: Final = 720  # all lengths are in pixels
+HEIGHT, GAP, INDENT, BAR = 42, 14, 40, 5
+LETTERS: Final = 110  # more do not fit into a box
+# The colour of the bar at the left of a box. Text and lines have the colour of the page's text.
+COLOURS: Final = {"workers": "#3b82f6", "cached": "#22a06b", "ordered": "#9aa0a6"}
+LEGEND: Final = {
+    "workers": "all workers",
+    "ordered": "in order, in this process",
+    "cached": "cached",
+}
+
+
+def plan_picture(lines: Sequence[PlanLine]) -> str:
+    """Return an SVG image of the operators of a plan; ``lines`` have the last one first.
+
+    The source is at the top. Operators of a further input are indented, above the operator that
+    reads them. The bar of a box shows where the operator runs.
+    """
+    boxes = [line for line in reversed(lines) if line.operator]
+    drawn = [part for place in range(len(boxes)) for part in _box(boxes, place)]
+    height = len(boxes) * (HEIGHT + GAP) + HEIGHT // 2
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}"'
+        f' viewBox="0 0 {WIDTH} {height}" style="max-width:100%;height:auto" font-size="13"'
+        f' fill="currentColor" role="img">{"".join(drawn)}{_legend(height - 8)}</svg>'
+    )
+
+
+def _box(boxes: Sequence[PlanLine], place: int) -> Iterator[str]:
+    line = boxes[place]
+    x, y = 1 + line.depth * INDENT, 1 + place * (HEIGHT + GAP)
+    width = WIDTH - x - 1
+    yield (
+        f'<rect x="{x}" y="{y}" width="{width}" height="{HEIGHT}" rx="4" fill="none"'
+        ' stroke="currentColor" stroke-opacity=".35"/>'
+        f'<rect x="{x}" y="{y}" width="{BAR}" height="{HEIGHT}" fill="{COLOURS[_where(line)]}"/>'
+    )
+    whole = html.escape("\n".join([line.title, *line.facts, *line.more]))
+    title, facts = cut(line.title, LETTERS), cut("  ·  ".join([*line.facts, *line.more]), LETTERS)
+    yield (  # an image of its own, so that text which is too long ends at the box
+        f'<svg x="{x + BAR}" y="{y}" width="{width - BAR}" height="{HEIGHT}">'
+        f'<title>{whole}</title><text x="8" y="17">{html.escape(title)}</text>'
+        f'<text x="8" y="34" font-size="11" opacity=".7">{html.escape(facts)}</text></svg>'
+    )
+    yield from _link(boxes, place, x)
+
+
+def _link(boxes: Sequence[PlanLine], place: int, x: int) -> Iterator[str]:
+    """Draw the line from a box down to the one that reads its rows."""
+    depth = boxes[place].depth
+    reader = next((n for n in range(place + 1, len(boxes)) if boxes[n].depth <= depth), None)
+    if reader is None:
+        return
+    top, bottom = 1 + place * (HEIGHT + GAP) + HEIGHT, 1 + reader * (HEIGHT + GAP)
+    down = x + INDENT // 2
+    yield (
+        f'<line x1="{down}" y1="{top}" x2="{down}" y2="{bottom}" stroke="currentColor"'
+        ' stroke-opacity=".6"/>'
+    )
+
+
+def _where(line: PlanLine) -> str:
+    return "cached" if "cache" in line.kind else "workers" if line.by_workers else "ordered"
+
+
+def _legend(y: int) -> str:
+    return "".join(
+        f'<rect x="{1 + 180 * place}" y="{y - 9}" width="9" height="9" fill="{COLOURS[name]}"/>'
+        f'<text x="{16 + 180 * place}" y="{y}" font-size="11" opacity=".7">{text}</text>'
+        for place, (name, text) in enumerate(LEGEND.items())
+    )
