@@ -325,7 +325,7 @@ class Settings:
         if unknown:
             raise PlanError(
                 f"with_options has no option {unknown[0]!r}",
-                why="known options: " + ", ".join(known),
+                why=f"docs/options.md lists all {len(known)}",
                 try_=nearest(unknown[0], known),
             )
         if options.get("scheduler") is not None:

@@ -8,7 +8,7 @@ are in ``dml/api/verbs/``; those that run a pipeline are in ``dml/api/runs.py``,
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from dml.api.row_access import Collecting
 from dml.api.runs import wiring
@@ -19,12 +19,20 @@ from dml.api.verbs.columns import ColumnVerbs
 from dml.api.verbs.combination import CombineVerbs
 from dml.api.verbs.elements import ElementVerbs
 from dml.api.verbs.order import OrderVerbs
-from dml.base.display import Page, preformatted
-from dml.base.user_line import Answering, door, doors
+from dml.base.user_line import Answering, door, doors, missing
 from dml.data.schema import Schema
 from dml.errors import DmlError, PlanError, SchemaError
-from dml.expr.tree_text import tree
+from dml.expr.node import tree
 from dml.settings import AUTOTUNE
+
+
+class DatasetType(type):
+    """The class of ``Dataset``: names that it lacks end in an error, as those of its objects do."""
+
+    if not TYPE_CHECKING:  # a checker would take any name for a known one
+
+        def __getattr__(cls, name: str) -> Any:
+            return missing(cls, name, "dml.Dataset")
 
 
 @doors
@@ -38,6 +46,7 @@ class Dataset(
     SummaryVerbs,
     Sinks,
     Answering,
+    metaclass=DatasetType,
 ):
     """A pipeline; iterating it gives batches (dicts of arrays), or, before ``batch``, rows."""
 
@@ -115,6 +124,7 @@ class Dataset(
         It takes as long as an iteration. Raise PlanError if the pipeline is endless.
         """
         from dml.api import explanation
+        from dml.base.display import Page
 
         given = self._node, self._settings
         if not analyze:
@@ -130,11 +140,39 @@ class Dataset(
         told = explanation.analyzed(*given, expected, gains, made.events())
         return Page("\n".join([*shown, told]))
 
+    @door
+    def __getitem__(self, key: object) -> NoReturn:
+        ways = {
+            int: f".skip({key}).first() for one row, .to_torch() for a DataLoader",
+            str: f'.select("{key}") for a pipeline, .to_numpy() for arrays by name',
+            slice: ".skip(first).take(count)",
+            list: ".select(...) for columns",
+        }
+        raise PlanError(
+            f"a Dataset has no element [{key!r}]",
+            why="rows are computed one after the other, while they are iterated",
+            try_=ways.get(type(key), ".filter(...) for rows, .select(...) for columns"),
+        )
+
+    @door
+    def __array__(self, *_args: object, **_options: object) -> NoReturn:
+        raise PlanError(
+            "a Dataset is not an array",
+            why="its rows are computed while they are iterated",
+            try_=".to_numpy(), which gives a dict of arrays by column",
+        )
+
+    def _hint(self, name: str) -> str:
+        if name in self._node.schema:
+            return f'dml.col("{name}") in expressions, .select("{name}") for the column alone'
+        return ""
+
     def __repr__(self) -> str:
         return f"Dataset({self._node.schema})\n{tree(self._node)}"
 
     def _repr_html_(self) -> str:
         from dml.api import explanation
+        from dml.base.display import preformatted
 
         try:
             picture = explanation.picture(self._node, self._settings, self._coming)

@@ -68,6 +68,12 @@ class Results:
     def __init__(
         self, node: Node, settings: Settings | None = None, pinned: int | None = None
     ) -> None:
+        if not isinstance(node, Node):
+            raise PlanError(
+                "a Dataset is not made by its class",
+                why=f"dml.Dataset got a {type(node).__name__}",
+                try_="dml.from_dict({...}), dml.from_items([...]), dml.read_parquet(...)",
+            )
         self._node = node if node.where else node.placed(users_line())
         self._settings = settings or Settings()
         self._pinned = pinned

@@ -57,8 +57,7 @@ from dml.expr.flow import (
     nothing_kept,
     nothing_stored,
 )
-from dml.expr.node import Node
-from dml.expr.tree_text import tree
+from dml.expr.node import Node, tree
 from dml.fleet.collector import Collector, telemetry_root
 from dml.kernels.compiled.tier_choice import KernelTiers
 from dml.optimize.fingerprints import fingerprint_of, parts_of

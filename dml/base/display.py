@@ -10,7 +10,6 @@ A class that people look at derives from ``Displayed``, and says what it consist
 
 from __future__ import annotations
 
-import html
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -75,7 +74,7 @@ class Grid:
     def _html_row(self, row: Sequence[str], tag: str, style: str) -> str:
         cells = (
             f'<{tag} style="{CELL}{"left" if place in self.texts else "right"}{style}">'
-            f"{html.escape(cell)}</{tag}>"
+            f"{escaped(cell)}</{tag}>"
             for place, cell in enumerate(row)
         )
         return f"<tr>{''.join(cells)}</tr>"
@@ -162,4 +161,9 @@ class Page(str):
 
 def preformatted(text: str) -> str:
     """Return ``text`` as HTML whose lines are not wrapped, with markup escaped."""
-    return f"{PRE}{html.escape(text, quote=False)}</pre>"
+    return f"{PRE}{escaped(text)}</pre>"
+
+
+def escaped(text: str) -> str:
+    """Return ``text`` as HTML that shows it, outside of attributes."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

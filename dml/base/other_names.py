@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, lru_cache
@@ -42,6 +43,7 @@ COUNTS: Final = {
     **dict.fromkeys(("repeat", "skip", "take"), "count"),
     "prefetch": "buffer_size",
 }
+SOURCES: Final = ("from_", "read_")  # the first letters of functions that make a Dataset
 MOST_ANSWERS: Final = 2
 # Ratios of SequenceMatcher from which names are similar, and from which one is a misspelt other.
 LIKE, MISSPELT = 0.66, 0.8
@@ -55,11 +57,14 @@ class PeerAnswer(NamedTuple):
     text: str
 
 
-def unknown(owner: object, name: str, title: str, place: str, line: str) -> UnknownNameError:
+def unknown(
+    owner: object, name: str, title: str, place: str, line: str, *, hint: str = ""
+) -> UnknownNameError:
     """Return the error for a public ``name`` that ``owner`` does not have.
 
     ``title`` is what messages call the owner. ``place`` is "" for verbs and functions, "col" for
-    columns, and the name of a namespace of columns; ``line`` is the user's.
+    columns, and the name of a namespace of columns; ``line`` is the user's. ``hint`` is advice of
+    the owner, which comes before that of the tables.
     """
     answers, near = _answers().get((place, name), ()), _similar(name, tuple(dir(owner)))
     why = f"similar names: {', '.join(near)}" if near else "no name is similar"
@@ -67,8 +72,18 @@ def unknown(owner: object, name: str, title: str, place: str, line: str) -> Unkn
         f"{title} has no {name!r}",
         at=_written(name, line),
         why=why,
-        try_=_advice(answers) or _spelling(name, near) or "docs/coming-from.md has other names",
+        try_=hint
+        or _source(name)
+        or _advice(answers)
+        or _spelling(name, near)
+        or "docs/coming-from.md has other names",
     )
+
+
+def _source(name: str) -> str:
+    """Return how to call ``name``, if that is a function of dml that makes a Dataset, else ""."""
+    functions = sys.modules["dml"].__all__
+    return f"dml.{name}(...)" if name.startswith(SOURCES) and name in functions else ""
 
 
 def unbound(

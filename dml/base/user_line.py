@@ -56,7 +56,11 @@ def warn(text: str, category: type[Warning]) -> None:
 
 
 # Special methods and their names in messages.
-SPOKEN = {"__iter__": "iteration", "__len__": "len", "__bool__": "a truth value"}
+SPOKEN = {
+    "__array__": "conversion to an array", "__array_ufunc__": "a function of numpy",
+    "__bool__": "a truth value", "__float__": "conversion to a number", "__getitem__": "indexing",
+    "__iter__": "iteration", "__len__": "len",
+}  # fmt: skip
 
 
 # Verbs that pass their arguments unchanged to a function of the user's.
@@ -118,7 +122,7 @@ def doors(kind: type[T]) -> type[T]:
     return kind
 
 
-def missing(owner: Any, name: str, title: str, place: str = "") -> Any:
+def missing(owner: Any, name: str, title: str, place: str = "", hint: str = "") -> Any:
     """Raise UnknownNameError for a public ``name`` that ``owner`` lacks; see ``unknown``."""
     if name.startswith("_"):
         raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
@@ -126,7 +130,7 @@ def missing(owner: Any, name: str, title: str, place: str = "") -> Any:
         return object.__getattribute__(owner, name)
     from dml.base.other_names import unknown  # noqa: PLC0415 - only where a name is wrong
 
-    raise unknown(owner, name, title, place, users_line()) from None
+    raise unknown(owner, name, title, place, users_line(), hint=hint) from None
 
 
 class Answering:
@@ -142,7 +146,12 @@ class Answering:
     if not TYPE_CHECKING:  # a checker would take any name for a known one
 
         def __getattr__(self, name: str) -> Any:
-            return missing(self, name, self._title, self._place)
+            hint = "" if name.startswith("_") else self._hint(name)
+            return missing(self, name, self._title, self._place, hint)
+
+    def _hint(self, name: str) -> str:
+        """Return what a ``name`` that this object lacks is here, or "" if that is not known."""
+        return ""
 
 
 def by_name(mapping: Any, more: dict[str, Any]) -> dict[str, Any]:

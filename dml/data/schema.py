@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dml.base.display import Grid, preformatted
 from dml.base.fingerprint import digest
 from dml.data.layouts import usual_type
 from dml.data.list_marks import Padded, plain
@@ -254,6 +253,8 @@ class Schema(Mapping[str, pa.DataType]):
         return f"Schema({self})"
 
     def _repr_html_(self) -> str:
+        from dml.base.display import Grid, preformatted  # noqa: PLC0415 - only in a notebook
+
         if not self.known:
             return preformatted(str(self))
         rows = [["column", "type"], *([name, short(kind)] for name, kind in self._types.items())]

@@ -341,6 +341,18 @@ class Node:
         return self.title()
 
 
+def tree(root: Node) -> str:
+    """Return the tree below ``root``, one operator per line, last first, side inputs indented."""
+    lines: list[str] = []
+    node: Node | None = root
+    while node is not None:
+        lines.append(f"{node.title()}  -> {node.schema}" if not lines else node.title())
+        for other in node.inputs[1:]:
+            lines += ["  " + line for line in tree(other).split("\n")]
+        node = node.inputs[0] if node.inputs else None
+    return "\n".join(lines)
+
+
 def epochs_at(steps: Sequence[Node], epoch: int) -> list[int]:
     """Return the epoch that each of ``steps`` computes if the last one computes ``epoch``."""
     found = [epoch] * len(steps)

@@ -135,6 +135,8 @@ def cast(args: Sequence[Register], code: str, params: Params) -> Register:
     if isinstance(kind, pa.ExtensionType) and isinstance(args[0], Vec):
         return _with_shapes(args[0], kind)
     array = as_arrow(args[0])
+    if pa.types.is_floating(array.type) and not pa.types.is_floating(kind):
+        return as_register(_float_texts(array).cast(kind), code)
     try:
         return as_register(array.cast(kind), code)
     except pa.ArrowInvalid:
@@ -164,6 +166,15 @@ def _with_shapes(tensors: Vec, kind: pa.ExtensionType) -> pa.ExtensionArray:
     fields = list(kind.storage_type)
     storage = pa.StructArray.from_arrays(parts, fields=fields, mask=absent)
     return pa.ExtensionArray.from_storage(kind, storage)
+
+
+def _float_texts(array: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:
+    """Format floats as the shortest text that is read as the same value of their type."""
+    if isinstance(array, pa.Scalar):
+        return _float_texts(pa.array([array.as_py()], array.type))[0]
+    texts = array.fill_null(0.0).to_numpy(zero_copy_only=False).astype(str)
+    absent = array.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(texts, pa.string(), mask=absent)
 
 
 def _cast_cell(cell: pa.Scalar, kind: pa.DataType) -> pa.Scalar:

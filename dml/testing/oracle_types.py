@@ -309,6 +309,8 @@ def _cast(value: Value, columns: Kinds) -> Expr:
         return _cast(Value("cast", (Value(parser, value.args, (strict,)),), value.params), columns)
     pairs = ((TEXT, BINARY), (BINARY, TEXT))
     coded = any(arg.kind in given and kind in wanted for given, wanted in pairs)
+    plain = (code(arg.kind) != "arrow" and not shape(arg.kind)) or arg.kind == pa.date32()
+    coded |= plain and kind in TEXT
     if "arrow" in (code(arg.kind), code(kind)) and not (coded or _alike(arg.kind, kind)):
         raise SchemaError(f"{value!r}: {arg.kind} does not convert to {kind}")
     return Expr("cast", (arg,), kind, (strict,))

@@ -125,8 +125,10 @@ def _tensor(elements: list[Any] | None, dims: tuple[int, ...], letters: str) -> 
 
 
 def _other_kind(value: Any, expr: Expr) -> Any:
-    """Cast text to UTF-8 or back, a date to the start of its day, a timestamp to its date."""
+    """Cast text to UTF-8 or back, values to text, and dates to timestamps or back."""
     wanted = str(expr.kind)
+    if "string" in wanted and not isinstance(value, str | bytes):
+        return _written(value, expr.args[0].kind)
     if isinstance(value, str) and "binary" in wanted:
         return value.encode()
     if isinstance(value, bytes) and "string" in wanted:
@@ -136,6 +138,15 @@ def _other_kind(value: Any, expr: Expr) -> Any:
     if wanted.startswith("date") and isinstance(value, dt.datetime):
         return value.date()
     return value
+
+
+def _written(value: Any, kind: pa.DataType) -> str | None:
+    """Return the text of a number, boolean or date; None for null."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(np.float32(value)) if kind == pa.float32() else str(value)
 
 
 def _decoded(value: bytes, *, strict: bool) -> str | None:

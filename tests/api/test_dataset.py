@@ -62,7 +62,7 @@ def test_types_as_arrow_prints_them() -> None:
 def test_a_notebook_shows_names_as_they_are_and_computes_nothing() -> None:
     ds = dml.from_dict({"<b>&": [1, 2]}).map(lambda _: 1 / 0)  # type: ignore[arg-type, return-value]
     assert "<b>" not in ds._repr_html_()
-    assert "&lt;b>&amp;" in ds._repr_html_()
+    assert "&lt;b&gt;&amp;" in ds._repr_html_()
 
 
 def test_stats_are_a_table_wherever_they_are_shown() -> None:

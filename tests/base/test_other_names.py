@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import pickle
 import re
 import tomllib
@@ -21,6 +22,7 @@ from dml.api.verbs.grouping import Groups
 from dml.base import other_names
 from dml.errors import ArgumentError, DmlError, UnknownNameError
 from dml.expr.columns.column import Column
+from dml.expr.columns.operators import ALONE, INFIX
 
 ROOT = Path(__file__).parents[2]
 DS = dml.range(10)
@@ -47,6 +49,10 @@ NAMES: dict[str, tuple[Wrong, str, str]] = {
     "of texts": (lambda: anything(col("x").str).upper, ".str has no 'upper'", "to_uppercase"),
     "of texts in Polars": (lambda: anything(col("x").str).json_decode, ".str has no", "Polars"),
     "of groups": (lambda: anything(DS.group_by("id")).summ, "group_by has no 'summ'", "sum"),
+    "of a namespace": (lambda: anything(col("x")).contains, "a column has no", ".str.contains or"),
+    "a column of the rows": (lambda: anything(DS).id, "a Dataset has no 'id'", '.select("id")'),
+    "a source": (lambda: anything(DS).from_items, "a Dataset has no", "dml.from_items(...)"),
+    "of the class": (lambda: anything(dml.Dataset).read_csv, "dml.Dataset", "dml.read_csv(...)"),
     "like nothing": (lambda: anything(DS).zzqx, "a Dataset has no 'zzqx'", "coming-from.md"),
 }
 
@@ -132,6 +138,71 @@ def test_a_synonym_of_another_verb_or_beside_the_name_itself_is_an_error(wrong: 
 def test_arguments_of_a_users_function_are_handed_on_as_they_are() -> None:
     assert DS.pipe(lambda _, k: type(k), np.int64(3)) is np.int64
     assert DS.apply(lambda _, k: type(k), np.int64(3)) is np.int64
+
+
+@pytest.mark.parametrize(
+    ("wrong", "way"),
+    [
+        (lambda: DS[3], ".skip(3).first()"),
+        (lambda: DS["id"], '.select("id")'),
+        (lambda: DS[1:3], ".skip(first).take(count)"),
+        (lambda: DS[["id"]], ".select(...)"),
+        (lambda: DS[DS], ".filter(...)"),
+        (lambda: np.asarray(DS), ".to_numpy()"),
+        (lambda: math.log(anything(col("x"))), ".log()"),
+        (lambda: int(anything(col("x"))), ".cast(...)"),
+        (lambda: np.tan(anything(col("x"))), "dml.apply(numpy.tan"),
+        (lambda: np.add.reduce(anything(col("x"))), "numpy.add has no expression"),
+        (lambda: dml.Dataset(anything({"x": [1]})), "dml.from_dict"),
+        (lambda: DS.sample(3), ".shuffle(seed=1).take(n)"),
+        (lambda: DS.with_options(wrkers=3), "did you mean 'num_workers'?"),
+    ],
+)
+def test_what_python_and_numpy_ask_for_is_answered(wrong: Wrong, way: str) -> None:
+    with pytest.raises(dml.DmlError, match=re.escape(way)) as raised:
+        wrong()
+    assert re.search(r"written in (test_other_names\.py|Cell)|made by its class", str(raised.value))
+    assert "__" not in str(raised.value).replace("test_other_names", "")
+
+
+def test_a_dataset_among_others_stays_one_object_for_numpy() -> None:
+    kept = np.empty(1, object)
+    kept[0] = DS
+    assert kept[0] is DS
+    assert {"a": DS, "b": [DS]}["b"][0] is DS
+
+
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("name", sorted(INFIX))
+def test_functions_of_numpy_with_two_arguments_are_operators(name: str, *, left: bool) -> None:
+    if name == "power" and not left:
+        return  # a column is no exponent
+    ufunc, x = getattr(np, name), anything(col("id"))
+    ds = dml.from_dict({"id": [-7, 0, 1, 6, 60]})
+    with np.errstate(all="ignore"):
+        wanted = ufunc(ds.to_numpy()["id"], 3) if left else ufunc(3, ds.to_numpy()["id"])
+    for three in (3, np.int64(3)):
+        made = ufunc(x, three) if left else ufunc(three, x)
+        got = ds.with_columns(y=made).to_arrow()["y"].to_pylist()
+        assert [a for a in got if a is not None] == [
+            w for a, w in zip(got, wanted.tolist(), strict=True) if a is not None
+        ]
+    assert repr(np.float64(2.0) * x) == repr(2.0 * col("id"))
+    assert repr(x * np.float64(2.0)) == repr(col("id") * 2.0)
+
+
+@pytest.mark.parametrize("name", sorted(ALONE))
+def test_functions_of_numpy_with_one_argument_are_methods(name: str) -> None:
+    values = [True, False] if name == "logical_not" else [3, 1] if name == "invert" else [0.5, 2.0]
+    ds = dml.from_dict({"x": values})
+    got = ds.with_columns(y=getattr(np, name)(anything(col("x")))).to_numpy()["y"]
+    assert got.tolist() == pytest.approx(getattr(np, name)(np.array(values)).tolist())
+
+
+def test_a_sum_of_pipelines_is_their_concatenation() -> None:
+    assert (DS + DS.take(2)).fingerprint() == DS.concat(DS.take(2)).fingerprint()
+    with pytest.raises(TypeError, match="unsupported operand"):
+        anything(DS) + 3
 
 
 def test_a_type_error_of_a_users_function_is_its_own() -> None:

@@ -9,7 +9,7 @@ import pytest
 import dml
 from dml import col
 from dml.errors import InternalError, SchemaError
-from dml.expr.tree_text import tree
+from dml.expr.node import tree
 from dml.ops.row.with_columns import WithColumns
 from dml.ops.slice.take import Take
 from tests.expr.checks import node_of, numbers

@@ -9,8 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from dml.errors import DmlError
-from dml.expr.node import Node
-from dml.expr.tree_text import tree
+from dml.expr.node import Node, tree
 from dml.testing.draws import Drawn
 from dml.testing.equality import difference
 from dml.testing.executions import PLAIN, WRITTEN, RunOutcome, RunWay, elements, outcome, random_way

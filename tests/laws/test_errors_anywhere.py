@@ -14,8 +14,7 @@ import pytest
 
 import dml
 from dml.api.sources.objects import read_datasource
-from dml.expr.node import Node
-from dml.expr.tree_text import tree
+from dml.expr.node import Node, tree
 from dml.testing.equality import difference
 from dml.testing.executions import RunOutcome, RunWay, elements, outcome, random_way
 from dml.testing.strategies_data import DataPool

@@ -10,7 +10,7 @@ import pytest
 
 import dml
 from dml.exec.memory.memory_shares import OVERHEAD_BYTES
-from dml.expr.tree_text import tree
+from dml.expr.node import tree
 from tests.laws.adversarial_run import sampled
 from tests.laws.large_rows import LIMIT_BYTES, drawn, processes
 

@@ -19,7 +19,7 @@ from dml.exec.scheduler import core, policy
 from dml.exec.slicing import sliced_flow
 from dml.expr.flow import CHUNK, Flow
 from dml.expr.node import Node
-from dml.expr.tree_text import tree as shown
+from dml.expr.node import tree as shown
 from dml.testing.executions import RunWay, streaming
 from tests.laws.trees import Functions, tree
 from tests.laws.worlds import StuckError, World, head_bytes, placed

@@ -260,12 +260,13 @@ def test_a_long_wait_for_somebody_who_lives_is_told(caplog: pytest.LogCaptureFix
     got: list[Any] = []
     other = threading.Thread(target=lambda: got.extend(parts[0]))
     other.start()
-    while not caplog.messages:
+    # On a busy machine, reads that stall are told as well.
+    while not any("rank 0 waits for rank 1" in message for message in caplog.messages):
+        assert thread.is_alive()
         time.sleep(0.01)
     go_on.set()
     thread.join()
     other.join()
-    assert caplog.messages[0].startswith("Stalled: rank 0 waits for rank 1")
     assert len(got) == 1500
 
 

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 from dml.api.dataset import Dataset
 from dml.api.verbs.combination import steps_of
-from dml.base.display import Page
 from dml.base.user_line import door
 from dml.errors import PlanError
 
@@ -71,6 +70,8 @@ def collect_all(datasets: Any) -> list[Any]:
 @door
 def explain_all(datasets: Any) -> str:
     """Explain which operators ``dml.collect_all`` would share, and why, and how pipelines run."""
+    from dml.base.display import Page
+
     return Page(_running_together().explained_together(_wanted("explain_all", datasets)))
 
 

@@ -126,10 +126,16 @@ class ColumnVerbs(StepVerbs):
         return self.cast({name_of(column): kind}, strict=strict)
 
     @door
-    def fill_null(self, fills: Mapping[str, Any] | None = None, **more: Any) -> Self:
-        """Replace nulls by column: ``fill_null({"x": 0.0})``; NaN is not null."""
-        from dml.ops.row.fill_null import FillNull
+    def fill_null(self, fills: Any = None, **more: Any) -> Self:
+        """Replace nulls by column: ``fill_null({"x": 0.0})``; NaN is not null.
 
+        A single value fills all columns that hold such values, as in Polars: an int those of
+        numbers, a float those of floats, a text those of texts, a bool those of booleans.
+        """
+        from dml.ops.row.fill_null import FillNull, takers
+
+        if isinstance(fills, int | float | str):
+            fills = dict.fromkeys(takers(self._node.schema, fills), fills)
         given = by_name(fills, more)
         return self._then(FillNull, tuple((n, wrap(v)) for n, v in given.items()))
 

@@ -32,6 +32,9 @@ class CombineVerbs(StepVerbs):
 
     union = concatenate = concat
 
+    def __add__(self, other: object) -> Self:
+        return self.concat(other) if isinstance(other, CombineVerbs) else NotImplemented
+
     @door
     def zip(self, *others: Any) -> Self:
         """Join row i of all inputs until one ends; raise SchemaError if two share a column name."""

@@ -440,5 +440,5 @@ def _no_fraction(verb: str, given: object) -> PlanError:
     return PlanError(
         f"{verb} needs a fraction, got {given!r}",
         why="it is a share of the rows: a number from 0 to 1",
-        try_=f"{verb}(0.1)",
+        try_=f"{verb}(0.1), or .shuffle(seed=1).take(n) for a number of rows",
     )

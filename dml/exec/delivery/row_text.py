@@ -27,7 +27,7 @@ class FirstRows(Displayed):
         table = self.table
         count = f"{table.num_rows:,} row{'s' * (table.num_rows != 1)}"
         if not table.num_columns:
-            yield f"{count}, no columns"
+            yield f"({count}), no columns"
             return
         columns = [_cells(field, table.column(i)) for i, field in enumerate(table.schema)]
         texts = {place for place, field in enumerate(table.schema) if not _number(field.type)}

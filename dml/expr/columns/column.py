@@ -59,7 +59,6 @@ class Column(Spelled, Namespaced, Aggregated, Answering):
 
     __slots__ = ("value",)
     _title, _place = "a column", "col"
-    __array_ufunc__ = None  # NumPy arrays and scalars leave operators to the column
 
     def __init__(self, value: Value) -> None:
         self.value = value
@@ -121,6 +120,21 @@ class Column(Spelled, Namespaced, Aggregated, Answering):
             why="'and', 'or', 'not', 'if' and chained comparisons ask for one",
             try_="& | ~ with parentheses, .between(a, b), dml.when(...)",
         )
+
+    def _hint(self, name: str) -> str:
+        rooms = ("str", "list", "dt", "struct", "tensor")
+        found = [room for room in rooms if name in dir(type(getattr(self, room)))]
+        return " or ".join(f".{room}.{name}" for room in found)
+
+    @door
+    def __float__(self) -> NoReturn:
+        raise PlanError(
+            f"{self!r} is a column, not a number",
+            why="float(), int() and functions of the math module ask for one",
+            try_="its methods, such as .log() and .floor(), and .cast(...)",
+        )
+
+    __int__ = __float__
 
     def __repr__(self) -> str:
         return repr(self.value)

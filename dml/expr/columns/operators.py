@@ -49,10 +49,50 @@ def _infix(name: str, sign: str) -> Callable[[C, Any], C]:
     return method
 
 
+# Methods of columns that do the same as a function of NumPy of one argument.
+ALONE = {
+    **dict.fromkeys(("ceil", "cos", "exp", "expm1", "floor", "log", "log10", "log1p", "log2")),
+    **dict.fromkeys(("sign", "sin", "sqrt", "tanh", "trunc")),
+    "absolute": "abs", "fabs": "abs", "invert": "__invert__", "isfinite": "is_finite",
+    "isinf": "is_infinite", "isnan": "is_nan", "logical_not": "not_", "negative": "neg",
+}  # fmt: skip
+# Infix operators that do the same as a function of two arguments, for a column on the left and on
+# the right.
+INFIX = {
+    **{
+        name: (f"__{op}__", f"__r{op}__")
+        for name, op in {
+            "add": "add", "bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor",
+            "divide": "truediv", "floor_divide": "floordiv", "left_shift": "lshift",
+            "multiply": "mul", "power": "pow", "remainder": "mod", "right_shift": "rshift",
+            "subtract": "sub",
+        }.items()
+    },
+    "equal": ("__eq__", "__eq__"), "not_equal": ("__ne__", "__ne__"),
+    "less": ("__lt__", "__gt__"), "less_equal": ("__le__", "__ge__"),
+    "greater": ("__gt__", "__lt__"), "greater_equal": ("__ge__", "__le__"),
+}  # fmt: skip
+
+
 class Spelled:
-    """The base of ``Column`` with methods that do the same as operators."""
+    """The base of ``Column`` with methods that do the same as operators and functions of NumPy."""
 
     __slots__ = ()
+
+    @door
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        """Return the expression: ``np.log1p(col("x"))`` is ``col("x").log1p()``."""
+        name, place = ufunc.__name__, next(n for n, each in enumerate(inputs) if each is self)
+        if method == "__call__" and not options:
+            if name in ALONE:
+                return getattr(self, ALONE[name] or name)()
+            if name in INFIX:
+                return getattr(self, INFIX[name][place])(inputs[1 - place])
+        raise PlanError(
+            f"numpy.{name} has no expression",
+            why="a column has no values before a run",
+            try_=f'dml.apply(numpy.{name}, "x", return_dtype="float64"), or map_batches(f)',
+        )
 
     @door
     def alias(self, name: str) -> Aliased:

@@ -169,9 +169,13 @@ def same_family(a: pa.DataType, b: pa.DataType) -> bool:
 
 
 def castable(a: pa.DataType, b: pa.DataType) -> bool:
-    """Return True for two types of one family, and for text and bytes, which convert by UTF-8."""
+    """Return True for two types of one family, for text and bytes, and for values to text.
+
+    Text and bytes convert by UTF-8. Numbers, booleans and dates have a usual text.
+    """
     coded = (is_text(a) and is_bytes(b)) or (is_bytes(a) and is_text(b))
-    return coded or same_family(a, b)
+    plain = (code_of(a) != "arrow" and not shape_of(a)) or pa.types.is_date32(a)
+    return coded or (plain and is_text(b)) or same_family(a, b)
 
 
 def parsing(a: pa.DataType, b: pa.DataType) -> str:
@@ -186,11 +190,12 @@ def parsing(a: pa.DataType, b: pa.DataType) -> str:
 def conversion(a: pa.DataType, b: pa.DataType) -> str:
     """Return the error's advice for a cast from ``a`` to ``b`` that does not exist."""
     ways = (
-        (pa.types.is_date, 'to_date("%Y-%m-%d")'),
-        (pa.types.is_timestamp, 'to_datetime("%Y-%m-%d %H:%M:%S")'),
+        (is_text, pa.types.is_date, '.str.to_date("%Y-%m-%d")'),
+        (is_text, pa.types.is_timestamp, '.str.to_datetime("%Y-%m-%d %H:%M:%S")'),
+        (pa.types.is_timestamp, is_text, '.dt.strftime("%Y-%m-%d %H:%M:%S")'),
     )
-    found = [way for fits, way in ways if is_text(a) and fits(b)]
-    return f".str.{found[0]}" if found else ".map(f) with a function that converts"
+    found = [way for of, to, way in ways if of(a) and to(b)]
+    return found[0] if found else ".map(f) with a function that converts"
 
 
 def comparable(kind: pa.DataType) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from dml.base.amounts import cut
+from dml.base.display import escaped
 from dml.optimize.explain.physical_text import PlanLine
 
 WIDTH: Final = 720  # all lengths are in pixels
@@ -46,12 +46,12 @@ def _box(boxes: Sequence[PlanLine], place: int) -> Iterator[str]:
         ' stroke="currentColor" stroke-opacity=".35"/>'
         f'<rect x="{x}" y="{y}" width="{BAR}" height="{HEIGHT}" fill="{COLOURS[_where(line)]}"/>'
     )
-    whole = html.escape("\n".join([line.title, *line.facts, *line.more]))
+    whole = escaped("\n".join([line.title, *line.facts, *line.more]))
     title, facts = cut(line.title, LETTERS), cut("  ·  ".join([*line.facts, *line.more]), LETTERS)
     yield (  # an image of its own, so that text which is too long ends at the box
         f'<svg x="{x + BAR}" y="{y}" width="{width - BAR}" height="{HEIGHT}">'
-        f'<title>{whole}</title><text x="8" y="17">{html.escape(title)}</text>'
-        f'<text x="8" y="34" font-size="11" opacity=".7">{html.escape(facts)}</text></svg>'
+        f'<title>{whole}</title><text x="8" y="17">{escaped(title)}</text>'
+        f'<text x="8" y="34" font-size="11" opacity=".7">{escaped(facts)}</text></svg>'
     )
     yield from _link(boxes, place, x)
 

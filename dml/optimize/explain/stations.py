@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dml.errors import PlanError
-from dml.expr.tree_text import tree
+from dml.expr.node import tree
 from dml.ops.row.tiers import refusal
 from dml.optimize.engine import Applied, Shown
 from dml.optimize.explain.physical_text import physical_text

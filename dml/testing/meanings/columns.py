@@ -25,7 +25,7 @@ from dml.testing.draws import Draw, Drawn
 from dml.testing.meaning import OperatorMeaning, OperatorUse, OracleRun, TypedRow, Units
 from dml.testing.oracle_rows import Kinds
 from dml.testing.oracle_steps import has_random
-from dml.testing.oracle_types import Expr, code, typed
+from dml.testing.oracle_types import Expr, code, shape, typed
 from dml.testing.oracle_values import Draws, value_of
 
 # The output columns of a column operator, as expressions over the input's columns.
@@ -211,6 +211,7 @@ def _draw_cast(draw: Draw, drawn: Drawn) -> Any:
     if not spare:
         return False
     name, word = draw.choice(spare), draw.choice(["i1", "i4", "u2", "f4", "f8", "b1", "f8", "i8"])
+    word = "string" if not shape(drawn.kinds[name]) and draw.random() < 0.1 else word
     strict = draw.random() < (0.5 if drawn.rough else 0.03)
     kinds = drawn.believed({name: col(name).cast(word, strict=strict)})
     drawn.then(drawn.dataset.cast({name: word}, strict=strict), {**drawn.kinds, **kinds})
