@@ -8,7 +8,8 @@ are in ``dml/api/verbs/``; those that run a pipeline are in ``dml/api/runs.py``,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from abc import ABCMeta
+from typing import TYPE_CHECKING, Any, Self
 
 from dml.api.row_access import Collecting
 from dml.api.runs import wiring
@@ -26,7 +27,7 @@ from dml.expr.node import tree
 from dml.settings import AUTOTUNE
 
 
-class DatasetType(type):
+class DatasetType(ABCMeta):
     """The class of ``Dataset``: names that it lacks end in an error, as those of its objects do."""
 
     if not TYPE_CHECKING:  # a checker would take any name for a known one
@@ -139,28 +140,6 @@ class Dataset(
         self._ran(self._node, made.report)
         told = explanation.analyzed(*given, expected, gains, made.events())
         return Page("\n".join([*shown, told]))
-
-    @door
-    def __getitem__(self, key: object) -> NoReturn:
-        ways = {
-            int: f".skip({key}).first() for one row, .to_torch() for a DataLoader",
-            str: f'.select("{key}") for a pipeline, .to_numpy() for arrays by name',
-            slice: ".skip(first).take(count)",
-            list: ".select(...) for columns",
-        }
-        raise PlanError(
-            f"a Dataset has no element [{key!r}]",
-            why="rows are computed one after the other, while they are iterated",
-            try_=ways.get(type(key), ".filter(...) for rows, .select(...) for columns"),
-        )
-
-    @door
-    def __array__(self, *_args: object, **_options: object) -> NoReturn:
-        raise PlanError(
-            "a Dataset is not an array",
-            why="its rows are computed while they are iterated",
-            try_=".to_numpy(), which gives a dict of arrays by column",
-        )
 
     def _hint(self, name: str) -> str:
         if name in self._node.schema:

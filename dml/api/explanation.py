@@ -56,7 +56,7 @@ def picture(node: Node, settings: Settings, epoch: int) -> str:
 
     plan = arrangement(node, settings).stations.plan
     lines = _physical(node, plan, settings, epoch, estimated(node, settings))
-    notes = [line.title for line in lines if line.kind == "note"]
+    notes = [line.title for line in lines if line.kind in ("note", "policy")]
     return plan_picture(lines) + (preformatted("\n".join(notes)) if notes else "")
 
 

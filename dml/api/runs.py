@@ -407,3 +407,24 @@ class Results:
         from dml.interop import torch
 
         return torch.to_torch(self, **options)
+
+    @door
+    def to_jax(self, **options: Any) -> Any:
+        """Return an iterable of the elements as dicts of ``jax.Array`` (needs jax).
+
+        It has ``state_dict`` and ``load_state_dict``. Options are those of
+        ``dml.interop.jax.to_jax``, which also accepts a rank of a split.
+        """
+        from dml.interop import jax
+
+        return jax.to_jax(self, **options)
+
+    @door
+    def to_tf(self, **options: Any) -> Any:
+        """Return a ``tf.data.Dataset`` of the elements as dicts of tensors (needs tensorflow).
+
+        ``batch_size=`` and ``drop_last=`` are those of ``batch``; see ``dml.interop.tensorflow``.
+        """
+        from dml.interop import tensorflow
+
+        return tensorflow.to_tf(self, batches=self._node.batched, **options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -12,9 +12,6 @@ from dml.api.runs import Results
 from dml.base.user_line import door
 from dml.errors import PlanError
 from dml.expr.node import Node
-
-if TYPE_CHECKING:
-    from dml.exec.delivery.column_figures import Description
 
 
 class SummaryVerbs(Results):
@@ -61,7 +58,7 @@ class SummaryVerbs(Results):
         return found
 
     @door
-    def describe(self) -> Description:
+    def describe(self) -> dict[str, dict[str, Any]]:
         """Describe columns of integers or floats in one pass: a dict of figures for each column.
 
         The dict is displayed as a table. The figures are count (of values that are not null),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 HTML_COLUMNS: Final = 24  # more columns than these are elided in HTML
-ELLIPSIS: Final = "…"
+ELLIPSIS: Final = "..."
 # Colours are those of the page, which may be dark. A notebook wraps preformatted text otherwise.
 PRE: Final = '<pre style="white-space:pre;overflow-x:auto">'
 TABLE: Final = '<div style="overflow-x:auto"><table style="border-collapse:collapse">'
@@ -37,11 +37,12 @@ class Grid:
 
     def lines(self, width: int | None = None) -> list[str]:
         """Return the rows as aligned lines; columns in the middle go if they exceed ``width``."""
-        widths = [max(map(columns_of, column)) for column in zip(*self.rows, strict=True)]
+        rows = [[one_line(cell) for cell in row] for row in self.rows]
+        widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
         if width is not None and sum(widths) + 2 * len(widths) - 2 > width and len(widths) > 2:
             return self._elided(_fitting(widths, width)).lines()
         return ["  ".join(map(self._padded, range(len(row)), row, widths)).rstrip()
-                for row in self.rows]  # fmt: skip
+                for row in rows]  # fmt: skip
 
     def _padded(self, place: int, cell: str, width: int) -> str:
         missing = " " * (width - columns_of(cell))
@@ -74,10 +75,15 @@ class Grid:
     def _html_row(self, row: Sequence[str], tag: str, style: str) -> str:
         cells = (
             f'<{tag} style="{CELL}{"left" if place in self.texts else "right"}{style}">'
-            f"{escaped(cell)}</{tag}>"
+            f"{escaped(one_line(cell))}</{tag}>"
             for place, cell in enumerate(row)
         )
         return f"<tr>{''.join(cells)}</tr>"
+
+
+def one_line(text: str) -> str:
+    """Return ``text`` with escapes in place of line ends and other control characters."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 def columns_of(text: str) -> int:
@@ -131,16 +137,19 @@ class Displayed:
 
     def show(self) -> None:
         """Display this now: as HTML in a notebook, and as text that fits a terminal elsewhere."""
-        shell = sys.modules.get("IPython")
-        if shell is not None and shell.get_ipython() is not None:
+        columns, shell = _terminal_columns(), sys.modules.get("IPython")
+        if columns is None and shell is not None and shell.get_ipython() is not None:
             shell.display.display(self)
-            return
-        sys.stdout.write(self._text(_terminal_columns()) + "\n")
+        else:
+            sys.stdout.write(self._text(columns) + "\n")
 
 
 def _terminal_columns() -> int | None:
     """Return the width of the terminal that prints; None if the output is not a terminal."""
-    if not sys.stdout.isatty():
+    try:
+        if not sys.stdout.isatty():
+            return None
+    except AttributeError:  # not every object that prints says so
         return None
     import shutil  # noqa: PLC0415 - only a terminal has a width
 

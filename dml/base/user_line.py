@@ -57,8 +57,8 @@ def warn(text: str, category: type[Warning]) -> None:
 
 # Special methods and their names in messages.
 SPOKEN = {
-    "__array__": "conversion to an array", "__array_ufunc__": "a function of numpy",
-    "__bool__": "a truth value", "__float__": "conversion to a number", "__getitem__": "indexing",
+    "__array_ufunc__": "a function of numpy",
+    "__bool__": "a truth value", "__float__": "conversion to a number",
     "__iter__": "iteration", "__len__": "len",
 }  # fmt: skip
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from dml.data import buffer_ownership
 from dml.data.layouts import array_bytes, usual_column, value_bytes
+from dml.data.list_marks import plain
 from dml.data.schema import Schema, code_of, shape_of
 from dml.kernels.rows.ids import RowIds
 from dml.kernels.vec import Vec, arrow_array, elements, validity
@@ -253,7 +254,7 @@ def empty(schema: Schema) -> Block:
 def _no_values(kind: pa.DataType) -> Values:
     code = code_of(kind)
     if code == "arrow":
-        return pa.array([], type=kind)
+        return pa.array([], type=plain(kind))  # marked lists are stored as lists
     return Vec(np.zeros((0, *shape_of(kind)), dtype=code), None)
 
 

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from dml.errors import NullValueError, PlanError
+from dml.interop.handover import (
+    Convert,
+    ConvertedElements,
+    Element,
+    Handover,
+    Resumable,
+    batched,
+)
 
 try:
     import torch
@@ -22,18 +30,7 @@ except ModuleNotFoundError as missing:
         "to_torch needs PyTorch", why=str(missing), try_="pip install torch, or dml[torch]"
     ) from None
 
-Element = dict[str, Any]
 RAGGED, STRINGS = ("list", "pad", "nested"), ("list", "error")
-
-
-class Resumable(Iterator[Element], Protocol):
-    """An iterator over elements, in order, whose state can be saved and restored."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the current position."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved position."""
 
 
 def to_torch(
@@ -69,20 +66,9 @@ def to_torch(
                 why=f"it is one of {', '.join(known)}",
                 try_=f"{name}={known[0]!r}",
             )
-    if batch_size is not None:
-        source = _batched(source, batch_size, drop_last=drop_last)
+    source = batched(source, batch_size, drop_last=drop_last)
     types = {name: _dtype(name, kind) for name, kind in (dtypes or {}).items()}
     return TensorDataset(source, Conversion(ragged, strings, types), _device(device))
-
-
-def _batched(source: Any, batch_size: int, *, drop_last: bool) -> Any:
-    if not hasattr(source, "batch"):
-        raise PlanError(
-            f"batch_size={batch_size!r} of one rank of a split",
-            why="ranks are dealt whole elements, which are made before",
-            try_=f".batch({batch_size!r}).streaming_split(...)",
-        )
-    return source.batch(batch_size, drop_last=drop_last)
 
 
 def _dtype(name: str, kind: Any) -> torch.dtype:
@@ -248,29 +234,11 @@ def _each(element: Element, change: Callable[[torch.Tensor], Any]) -> Element:
     return out
 
 
-class TensorIterator(Iterator[Element]):
-    """An iteration over a dataset that converts each element on demand."""
-
-    def __init__(self, elements: Resumable, conversion: Conversion) -> None:
-        self._elements, self._conversion = elements, conversion
-
-    def __next__(self) -> Element:
-        return self._conversion.of(next(self._elements))
-
-    def where(self) -> dict[str, Any]:
-        """Return the state after the last element received."""
-        return self._elements.state_dict()
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state."""
-        self._elements.load_state_dict(state)
-
-
-class MovedTensors(TensorIterator):
+class MovedTensors(ConvertedElements):
     """An iteration that moves the next element to a device while the current one is in use."""
 
-    def __init__(self, elements: Resumable, conversion: Conversion, mover: Mover) -> None:
-        super().__init__(elements, conversion)
+    def __init__(self, elements: Resumable, convert: Convert, mover: Mover) -> None:
+        super().__init__(elements, convert)
         self._mover = mover
         self._state: dict[str, Any] | None = None
         self._coming: tuple[Any, dict[str, Any]] | Exception | None = None
@@ -298,30 +266,15 @@ class MovedTensors(TensorIterator):
         return self._state or super().where()
 
 
-class TensorDataset(IterableDataset):
+class TensorDataset(Handover, IterableDataset):
     """The elements of a pipeline as tensors; every iteration is the next epoch.
 
-    ``state_dict()`` returns the position of the last iteration, as the training loop received it,
-    and ``load_state_dict`` makes the next iteration continue there: the interface that
-    ``StatefulDataLoader`` of ``torchdata`` requires of a dataset.
+    It has the interface that ``StatefulDataLoader`` of ``torchdata`` requires of a dataset.
     """
 
     def __init__(self, source: Any, conversion: Conversion, device: torch.device | None) -> None:
-        super().__init__()
-        self.source, self.conversion, self.device = source, conversion, device
-        self._now: TensorIterator | None = None
-        self._next: TensorIterator | None = None
-
-    def __getstate__(self) -> Any:
-        """Return the attributes without iterations, and the position of the next one, or None."""
-        coming = None if self._next is None else self._next.where()
-        return {**self.__dict__, "_now": None, "_next": None}, coming
-
-    def __setstate__(self, saved: Any) -> None:
-        kept, coming = saved
-        self.__dict__.update(kept)
-        if coming is not None:
-            self.load_state_dict(coming)
+        super().__init__(source, conversion.of)
+        self.conversion, self.device = conversion, device
 
     def __iter__(self) -> Iterator[Element]:
         if get_worker_info() is not None:
@@ -331,24 +284,10 @@ class TensorDataset(IterableDataset):
                 try_="DataLoader(dataset, batch_size=None, num_workers=0), and"
                 " .with_options(num_workers=...) of the pipeline",
             )
-        self._now, self._next = self._next or self._begun(), None
-        return self._now
+        return super().__iter__()
 
-    def _begun(self) -> TensorIterator:
-        elements = iter(self.source)
+    def _begun(self) -> ConvertedElements:
         if self.device is None:
-            return TensorIterator(elements, self.conversion)
+            return super()._begun()
         mover = Pinned(self.device) if self.device.type == "cuda" else Mover(self.device)
-        return MovedTensors(elements, self.conversion, mover)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position of the last iteration; before the first one, the start position."""
-        here = self._next or self._now
-        if here is None:
-            here = self._next = self._begun()
-        return here.where()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Make the next iteration continue from ``state``."""
-        self._next = self._next or self._begun()
-        self._next.load(state)
+        return MovedTensors(iter(self.source), self.convert, mover)

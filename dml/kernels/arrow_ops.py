@@ -135,7 +135,10 @@ def cast(args: Sequence[Register], code: str, params: Params) -> Register:
     if isinstance(kind, pa.ExtensionType) and isinstance(args[0], Vec):
         return _with_shapes(args[0], kind)
     array = as_arrow(args[0])
-    if pa.types.is_floating(array.type) and not pa.types.is_floating(kind):
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if text and pa.types.is_date32(array.type):
+        array = _python_dates(array, kind, strict=params[0])
+    if text and pa.types.is_floating(array.type):
         return as_register(_float_texts(array).cast(kind), code)
     try:
         return as_register(array.cast(kind), code)
@@ -168,13 +171,36 @@ def _with_shapes(tensors: Vec, kind: pa.ExtensionType) -> pa.ExtensionArray:
     return pa.ExtensionArray.from_storage(kind, storage)
 
 
+# Days of the years 1 to 9999, counted from 1970-01-01.
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
+
+
+def _python_dates(
+    array: pa.Array | pa.Scalar, kind: pa.DataType, *, strict: bool
+) -> pa.Array | pa.Scalar:
+    """Return dates of which those outside of the years 1 to 9999 are null, or fail."""
+    if isinstance(array, pa.Scalar):
+        return _python_dates(pa.repeat(array, 1), kind, strict=strict)[0]
+    days = array.cast(pa.int32()).fill_null(0).to_numpy(zero_copy_only=False)
+    outside = (days < FIRST_DAY) | (days > LAST_DAY)
+    if not outside.any():
+        return array
+    row = int(np.argmax(outside))
+    if strict:
+        raise CastFailure(row, f"day {days[row]} of 1970", str(kind))
+    absent = outside | array.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(days, pa.int32(), mask=absent).cast(pa.date32())
+
+
 def _float_texts(array: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:
     """Format floats as the shortest text that is read as the same value of their type."""
     if isinstance(array, pa.Scalar):
         return _float_texts(pa.array([array.as_py()], array.type))[0]
-    texts = array.fill_null(0.0).to_numpy(zero_copy_only=False).astype(str)
+    # of 32 bits, NumPy knows the shortest digits; of 64 bits, Python does
+    values = array.fill_null(0.0).to_numpy(zero_copy_only=False)
+    digits = values if array.type == pa.float64() else values.astype(str)
     absent = array.is_null().to_numpy(zero_copy_only=False)
-    return pa.array(texts, pa.string(), mask=absent)
+    return pa.array([repr(float(value)) for value in digits], pa.string(), mask=absent)
 
 
 def _cast_cell(cell: pa.Scalar, kind: pa.DataType) -> pa.Scalar:

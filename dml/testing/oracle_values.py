@@ -146,7 +146,7 @@ def _written(value: Any, kind: pa.DataType) -> str | None:
         return None
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(np.float32(value)) if kind == pa.float32() else str(value)
+    return repr(float(str(np.float32(value)))) if kind == pa.float32() else str(value)
 
 
 def _decoded(value: bytes, *, strict: bool) -> str | None:

@@ -297,3 +297,11 @@ def test_the_memory_is_that_of_the_last_iteration(form: str) -> None:
 
 def rows_of(batch: Any) -> int:
     return len(batch["x"])
+
+
+def test_marked_lists_of_no_rows_have_arrays() -> None:
+    lists = dml.from_items([{"x": [1]}], schema={"x": "list<int64>"}).filter(dml.col("x").is_null())
+    padded, ragged = lists.padded_batch(2).to_numpy(), lists.ragged_batch(2).to_numpy()
+    assert padded["x"].shape == (0, 0)
+    assert padded["x"].dtype == "i8"
+    assert (ragged["x"].tolist(), ragged["x_offsets"].tolist()) == ([], [0])

@@ -46,7 +46,7 @@ def test_lines_are_aligned_and_as_narrow_as_asked_where_columns_can_go(
         for line, one, other in zip(narrow, first, last, strict=True):
             assert one in line
             assert other in line
-        two = sum(max(map(cell_len, column)) for column in (first, last)) + 5
+        two = sum(max(map(cell_len, column)) for column in (first, last)) + 4 + len(ELLIPSIS)
         assert max(map(cell_len, narrow)) <= max(width, two)
 
 
@@ -101,7 +101,7 @@ def test_show_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     narrow, whole = shown
     assert max(map(len, narrow)) <= 60 < max(map(len, whole))
     assert narrow[0].split()[1::2] == ["0", "1", "2", "column", "column"]
-    assert narrow[0].split()[6] == "…"
+    assert narrow[0].split()[6] == "..."
     assert whole[0].split() == [word for i in range(30) for word in ("column", str(i))]
     assert narrow[-1] == whole[-1] == "(1 row)"
 
@@ -160,6 +160,18 @@ def test_a_pipeline_is_drawn_from_its_source_to_its_end() -> None:
     assert "http://" not in found.replace("http://www.w3.org/2000/svg", "")
 
 
+def test_each_input_leads_to_the_operator_that_reads_it() -> None:
+    a, b, c = (dml.range(n) for n in (3, 4, 5))
+    found = a.concat(b.shuffle(3), c.shuffle(4))._repr_html_()
+    tops = [int(y) for y in re.findall(r'<svg x="\d+" y="(\d+)"', found)]
+    ends = [int(y) for y in re.findall(r'<line [^>]*y2="(\d+)"', found)]
+    assert ends == [tops[5], tops[2], tops[5], tops[4], tops[5]]
+    deep = dml.range(3)
+    for _ in range(25):
+        deep = dml.range(3).join(deep, on="id")
+    assert 'width="-' not in deep._repr_html_()
+
+
 def test_a_pipeline_that_cannot_run_is_displayed_with_the_reason(tmp_path: Path) -> None:
     dml.range(10).write_parquet(tmp_path / "table")
     ds = dml.read_parquet(tmp_path / "table").cache("disk").batch(2)
@@ -174,7 +186,7 @@ def test_a_pipeline_that_cannot_run_is_displayed_with_the_reason(tmp_path: Path)
 def test_sixty_columns_take_less_than_a_hundred_kilobytes() -> None:
     texts = ["a text of more letters than those 32 that are shown"] * 30
     ds = dml.from_dict({f"column {i}": texts for i in range(60)})
-    for shown in (ds, ds.schema, ds.map(slow), ds.describe()):
+    for shown in (ds, ds.schema, ds.map(slow)):
         assert len(shown._repr_html_()) < 100_000
     assert len(FirstRows(ds._first_rows(20))._repr_html_()) < 100_000
 
@@ -191,4 +203,8 @@ def test_a_description_is_a_dict_that_is_displayed_as_a_table() -> None:
         "n           2           1      2.5  2.12132      1    4",
         "x           3           0  1.16667  1.60728  1e-09    3",
     ]
+    del found["n"]["std"]
+    found["n"]["range"] = 3
+    assert str(found).splitlines()[1].split() == ["n", "2", "1", "2.5", "1", "4", "3"]
     assert str(dml.from_dict({"s": ["a"]}).describe()) == "no column has numbers"
+    assert str(dml.from_dict({"a\nb": [1]}).describe()).splitlines()[1].startswith("a\\nb ")

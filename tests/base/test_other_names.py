@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import copy
 import inspect
 import math
@@ -143,12 +144,6 @@ def test_arguments_of_a_users_function_are_handed_on_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("wrong", "way"),
     [
-        (lambda: DS[3], ".skip(3).first()"),
-        (lambda: DS["id"], '.select("id")'),
-        (lambda: DS[1:3], ".skip(first).take(count)"),
-        (lambda: DS[["id"]], ".select(...)"),
-        (lambda: DS[DS], ".filter(...)"),
-        (lambda: np.asarray(DS), ".to_numpy()"),
         (lambda: math.log(anything(col("x"))), ".log()"),
         (lambda: int(anything(col("x"))), ".cast(...)"),
         (lambda: np.tan(anything(col("x"))), "dml.apply(numpy.tan"),
@@ -161,22 +156,31 @@ def test_arguments_of_a_users_function_are_handed_on_as_they_are() -> None:
 def test_what_python_and_numpy_ask_for_is_answered(wrong: Wrong, way: str) -> None:
     with pytest.raises(dml.DmlError, match=re.escape(way)) as raised:
         wrong()
-    assert re.search(r"written in (test_other_names\.py|Cell)|made by its class", str(raised.value))
+    assert re.search(r"written in test_other_names\.py|made by its class", str(raised.value))
     assert "__" not in str(raised.value).replace("test_other_names", "")
 
 
 def test_a_dataset_among_others_stays_one_object_for_numpy() -> None:
-    kept = np.empty(1, object)
-    kept[0] = DS
-    assert kept[0] is DS
-    assert {"a": DS, "b": [DS]}["b"][0] is DS
+    found = np.array([DS, DS], dtype=object)
+    assert found.shape == (2,)
+    assert found[1] is DS
+    assert [np.int64(1), DS].index(DS) == 1
 
 
-@pytest.mark.parametrize("left", [True, False])
-@pytest.mark.parametrize("name", sorted(INFIX))
+class Abstract(dml.Dataset, abc.ABC):
+    """A subclass with a metaclass of its own."""
+
+
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [
+        (n, left)
+        for n in sorted({*INFIX} - {"divmod"})
+        for left in (True, False)
+        if left or n != "power"
+    ],
+)
 def test_functions_of_numpy_with_two_arguments_are_operators(name: str, *, left: bool) -> None:
-    if name == "power" and not left:
-        return  # a column is no exponent
     ufunc, x = getattr(np, name), anything(col("id"))
     ds = dml.from_dict({"id": [-7, 0, 1, 6, 60]})
     with np.errstate(all="ignore"):
@@ -189,11 +193,12 @@ def test_functions_of_numpy_with_two_arguments_are_operators(name: str, *, left:
         ]
     assert repr(np.float64(2.0) * x) == repr(2.0 * col("id"))
     assert repr(x * np.float64(2.0)) == repr(col("id") * 2.0)
+    assert repr(divmod(np.int64(7), x)) == repr(divmod(7, col("id")))
 
 
 @pytest.mark.parametrize("name", sorted(ALONE))
 def test_functions_of_numpy_with_one_argument_are_methods(name: str) -> None:
-    values = [True, False] if name == "logical_not" else [3, 1] if name == "invert" else [0.5, 2.0]
+    values = [3, 1] if name == "invert" else [0.5, 2.0]
     ds = dml.from_dict({"x": values})
     got = ds.with_columns(y=getattr(np, name)(anything(col("x")))).to_numpy()["y"]
     assert got.tolist() == pytest.approx(getattr(np, name)(np.array(values)).tolist())

@@ -180,7 +180,7 @@ class Slow:
 def test_one_element_is_on_its_way_while_another_is_in_use() -> None:
     ds = dml.range(3).batch(1).with_options(**OFF)
     mover = Slow()
-    moved = interop.MovedTensors(iter(ds), interop.Conversion("list", "list", {}), mover)
+    moved = interop.MovedTensors(iter(ds), interop.Conversion("list", "list", {}).of, mover)
     assert ids([next(moved)]) == [[0]]
     assert mover.told == ["sent 0", "sent 1", "arrived 0"]
     state = moved.where()

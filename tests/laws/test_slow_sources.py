@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -35,12 +36,16 @@ def opened(number: int) -> Drawn:
     return drawn
 
 
-def late(clock: random.Random) -> Iterator[float]:
-    """Times of a clock by which rows are late at random."""
-    now = 0.0
-    while True:
-        now += clock.choice([0.0, 0.0, 1.0])
-        yield now
+class LateClock:
+    """A clock by which rows are late at random; several threads may ask it."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self.draw, self.now, self.lock = draw, 0.0, threading.Lock()
+
+    def __call__(self) -> float:
+        with self.lock:
+            self.now += self.draw.choice([0.0, 0.0, 1.0])
+            return self.now
 
 
 @pytest.mark.sample(4)
@@ -52,8 +57,7 @@ def test_rows_that_are_cut_by_time_are_the_same(
     tenth: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    times = late(random.Random(tenth))
-    monkeypatch.setattr(user_source, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(user_source, "perf_counter", LateClock(random.Random(tenth)))
     early = 0
     whole = user_source.cut
 

@@ -155,7 +155,7 @@ class Description(Displayed, dict[str, dict[str, Figure]]):
         names = list(dict.fromkeys(name for figures in self.values() for name in figures))
         rows = [["column", *names]]
         for column, figures in self.items():
-            rows.append([column, *(figure_text(figures[name]) for name in names)])
+            rows.append([column, *(figure_text(figures.get(name, "")) for name in names)])
         yield Grid(rows, texts={0}) if self else "no column has numbers"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dml.base.display import Displayed, Grid
+from dml.base.display import Displayed, Grid, one_line
 from dml.data.block import from_arrow
 from dml.data.schema import code_of, shape_of, short
 from dml.udfs.calling.python_rows import to_list
@@ -42,18 +42,13 @@ def _number(kind: pa.DataType) -> bool:
 def _cells(field: pa.Field, values: pa.ChunkedArray) -> list[str]:
     """Return the name, type and values of one column as short texts."""
     found = [value for chunk in values.chunks for value in to_list(from_arrow(chunk))]
-    return [_cut(_line(field.name)), _cut(short(field.type)), *map(_cell, found)]
+    return [_cut(one_line(field.name)), _cut(short(field.type)), *map(_cell, found)]
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return NULL
-    return _cut(_line(repr(value.tolist()) if isinstance(value, np.ndarray) else str(value)))
-
-
-def _line(text: str) -> str:
-    """Return ``text`` with escapes in place of line ends and other control characters."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode()
+    return _cut(one_line(repr(value.tolist()) if isinstance(value, np.ndarray) else str(value)))
 
 
 def _cut(text: str) -> str:

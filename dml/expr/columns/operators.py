@@ -53,8 +53,8 @@ def _infix(name: str, sign: str) -> Callable[[C, Any], C]:
 ALONE = {
     **dict.fromkeys(("ceil", "cos", "exp", "expm1", "floor", "log", "log10", "log1p", "log2")),
     **dict.fromkeys(("sign", "sin", "sqrt", "tanh", "trunc")),
-    "absolute": "abs", "fabs": "abs", "invert": "__invert__", "isfinite": "is_finite",
-    "isinf": "is_infinite", "isnan": "is_nan", "logical_not": "not_", "negative": "neg",
+    "absolute": "abs", "invert": "__invert__", "isfinite": "is_finite",
+    "isinf": "is_infinite", "isnan": "is_nan", "negative": "neg",
 }  # fmt: skip
 # Infix operators that do the same as a function of two arguments, for a column on the left and on
 # the right.
@@ -63,8 +63,8 @@ INFIX = {
         name: (f"__{op}__", f"__r{op}__")
         for name, op in {
             "add": "add", "bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor",
-            "divide": "truediv", "floor_divide": "floordiv", "left_shift": "lshift",
-            "multiply": "mul", "power": "pow", "remainder": "mod", "right_shift": "rshift",
+            "divide": "truediv", "divmod": "divmod", "floor_divide": "floordiv",
+            "left_shift": "lshift", "multiply": "mul", "power": "pow", "remainder": "mod", "right_shift": "rshift",
             "subtract": "sub",
         }.items()
     },
@@ -82,8 +82,9 @@ class Spelled:
     @door
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         """Return the expression: ``np.log1p(col("x"))`` is ``col("x").log1p()``."""
-        name, place = ufunc.__name__, next(n for n, each in enumerate(inputs) if each is self)
+        name = ufunc.__name__
         if method == "__call__" and not options:
+            place = next(n for n, each in enumerate(inputs) if each is self)
             if name in ALONE:
                 return getattr(self, ALONE[name] or name)()
             if name in INFIX:

@@ -39,7 +39,7 @@ def plan_picture(lines: Sequence[PlanLine]) -> str:
 
 def _box(boxes: Sequence[PlanLine], place: int) -> Iterator[str]:
     line = boxes[place]
-    x, y = 1 + line.depth * INDENT, 1 + place * (HEIGHT + GAP)
+    x, y = _left(line), 1 + place * (HEIGHT + GAP)
     width = WIDTH - x - 1
     yield (
         f'<rect x="{x}" y="{y}" width="{width}" height="{HEIGHT}" rx="4" fill="none"'
@@ -56,12 +56,19 @@ def _box(boxes: Sequence[PlanLine], place: int) -> Iterator[str]:
     yield from _link(boxes, place, x)
 
 
+def _left(line: PlanLine) -> int:
+    return 1 + min(line.depth * INDENT, WIDTH // 2)
+
+
 def _link(boxes: Sequence[PlanLine], place: int, x: int) -> Iterator[str]:
     """Draw the line from a box down to the one that reads its rows."""
     depth = boxes[place].depth
-    reader = next((n for n in range(place + 1, len(boxes)) if boxes[n].depth <= depth), None)
-    if reader is None:
+    later = [n for n in range(place + 1, len(boxes)) if boxes[n].depth <= depth]
+    if later and boxes[later[0]].kind.endswith("scan"):  # another input of the same operator
+        later = [n for n in later if boxes[n].depth < depth]
+    if not later:
         return
+    reader = later[0]
     top, bottom = 1 + place * (HEIGHT + GAP) + HEIGHT, 1 + reader * (HEIGHT + GAP)
     down = x + INDENT // 2
     yield (

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 import dml
 from dml import col
-from dml.errors import SchemaError
+from dml.errors import CastError, SchemaError
 from tests.expr.checks import agrees, table
 
 DATA = {
     "i": pa.array([1, None, -5, 2**63 - 1]),
     "u": pa.array([2**64 - 1, None, 0, 7], pa.uint64()),
     "f": [1.0, None, 1e300, -0.0],
-    "g": pa.array([0.1, None, 1e10, float("nan")], pa.float32()),
+    "g": pa.array([0.1, None, 2**24, float("nan")], pa.float32()),
     "b": [True, None, False, True],
     "d": [dt.date(2020, 1, 2), None, dt.date(1, 1, 1), dt.date(9999, 12, 31)],
 }
@@ -28,7 +28,7 @@ TEXTS = {
     "i": ["1", None, "-5", "9223372036854775807"],
     "u": ["18446744073709551615", None, "0", "7"],
     "f": ["1.0", None, "1e+300", "-0.0"],
-    "g": ["0.1", None, "1e+10", "nan"],
+    "g": ["0.1", None, "16777216.0", "nan"],
     "b": ["true", None, "false", "true"],
     "d": ["2020-01-02", None, "0001-01-01", "9999-12-31"],
 }
@@ -40,6 +40,16 @@ def test_values_have_their_usual_text(kind: pa.DataType) -> None:
     assert ds.to_arrow().to_pydict() == TEXTS
     agrees(ds, epochs=(0,))
     agrees(table(DATA).cast(dict.fromkeys(DATA, "string")), epochs=(0,))
+
+
+@pytest.mark.parametrize("day", [2**31 - 1, -(2**31), 2932897, -719163])
+def test_dates_that_python_does_not_have_are_no_text(day: int) -> None:
+    dates = pa.array([0, day, None], pa.int32()).cast(pa.date32())
+    ds = table({"d": dates})
+    loose = ds.with_columns(d=col("d").cast("string", strict=False))
+    assert loose.to_arrow()["d"].to_pylist() == ["1970-01-01", None, None]
+    with pytest.raises(CastError, match="row 1"):
+        ds.with_columns(d=col("d").cast("string")).to_arrow()
 
 
 def test_casts_of_expressions_and_literals() -> None:

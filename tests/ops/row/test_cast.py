@@ -81,7 +81,7 @@ def test_moments_that_do_not_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["string", pa.list_(pa.int64()), pa.fixed_shape_tensor(pa.float64(), (2,))]
+    "kind", ["date32", pa.list_(pa.int64()), pa.fixed_shape_tensor(pa.float64(), (2,))]
 )
 def test_refuses_what_is_no_cast(kind: object) -> None:
     with pytest.raises(SchemaError, match="not a cast that dml knows"):
