@@ -64,8 +64,8 @@ INFIX = {
         for name, op in {
             "add": "add", "bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor",
             "divide": "truediv", "divmod": "divmod", "floor_divide": "floordiv",
-            "left_shift": "lshift", "multiply": "mul", "power": "pow", "remainder": "mod", "right_shift": "rshift",
-            "subtract": "sub",
+            "left_shift": "lshift", "multiply": "mul", "power": "pow", "remainder": "mod",
+            "right_shift": "rshift", "subtract": "sub",
         }.items()
     },
     "equal": ("__eq__", "__eq__"), "not_equal": ("__ne__", "__ne__"),
