@@ -163,9 +163,19 @@ def test_a_pipeline_is_drawn_from_its_source_to_its_end() -> None:
 def test_each_input_leads_to_the_operator_that_reads_it() -> None:
     a, b, c = (dml.range(n) for n in (3, 4, 5))
     found = a.concat(b.shuffle(3), c.shuffle(4))._repr_html_()
-    tops = [int(y) for y in re.findall(r'<svg x="\d+" y="(\d+)"', found)]
-    ends = [int(y) for y in re.findall(r'<line [^>]*y2="(\d+)"', found)]
-    assert ends == [tops[5], tops[2], tops[5], tops[4], tops[5]]
+    boxes = re.findall(r'<svg x="(\d+)" y="(\d+)"', found)
+    (_, first), (_, c_source), (_, c_end), (_, b_source), (_, b_end), (_, reader) = [
+        (int(x), int(y)) for x, y in boxes
+    ]
+    middle, height = 21, 42
+    lines = re.findall(r'<line x1="(\d+)" y1="(\d+)" x2="(\d+)" y2="(\d+)"', found)
+    assert [tuple(map(int, line)) for line in lines] == [
+        (21, first + height, 21, reader),
+        (61, c_source + height, 61, c_end),
+        (41, c_end + middle, 21, c_end + middle),
+        (61, b_source + height, 61, b_end),
+        (41, b_end + middle, 21, b_end + middle),
+    ]
     deep = dml.range(3)
     for _ in range(25):
         deep = dml.range(3).join(deep, on="id")

@@ -61,19 +61,25 @@ def _left(line: PlanLine) -> int:
 
 
 def _link(boxes: Sequence[PlanLine], place: int, x: int) -> Iterator[str]:
-    """Draw the line from a box down to the one that reads its rows."""
-    depth = boxes[place].depth
-    later = [n for n in range(place + 1, len(boxes)) if boxes[n].depth <= depth]
-    if later and boxes[later[0]].kind.endswith("scan"):  # another input of the same operator
-        later = [n for n in later if boxes[n].depth < depth]
-    if not later:
+    """Draw the line from a box to the one that reads its rows.
+
+    It leads down within an input. At the end of a further input it leads left, to the line of the
+    first input, which leads down to the operator that reads both.
+    """
+    depth, top = boxes[place].depth, 1 + place * (HEIGHT + GAP)
+    below = next((n for n in range(place + 1, len(boxes)) if boxes[n].depth <= depth), None)
+    if below is None:
         return
-    reader = later[0]
-    top, bottom = 1 + place * (HEIGHT + GAP) + HEIGHT, 1 + reader * (HEIGHT + GAP)
     down = x + INDENT // 2
-    yield (
-        f'<line x1="{down}" y1="{top}" x2="{down}" y2="{bottom}" stroke="currentColor"'
-        ' stroke-opacity=".6"/>'
+    if boxes[below].depth == depth and not boxes[below].kind.endswith("scan"):
+        yield _line(down, top + HEIGHT, down, 1 + below * (HEIGHT + GAP))
+    else:
+        yield _line(x, top + HEIGHT // 2, x - INDENT // 2, top + HEIGHT // 2)
+
+
+def _line(x1: int, y1: int, x2: int, y2: int) -> str:
+    return (
+        f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="currentColor" stroke-opacity=".6"/>'
     )
 
 
