@@ -409,7 +409,14 @@ class Results:
         return torch.to_torch(self, **options)
 
     @door
-    def to_jax(self, **options: Any) -> Any:
+    def to_jax(
+        self,
+        *,
+        batch_size: int | None = None,
+        drop_last: bool = False,
+        sharding: Any = None,
+        objects: str = "list",
+    ) -> Any:
         """Return an iterable of the elements as dicts of ``jax.Array`` (needs jax).
 
         It has ``state_dict`` and ``load_state_dict``. Options are those of
@@ -417,14 +424,17 @@ class Results:
         """
         from dml.interop import jax
 
-        return jax.to_jax(self, **options)
+        return jax.to_jax(
+            self, batch_size=batch_size, drop_last=drop_last, sharding=sharding, objects=objects
+        )
 
     @door
-    def to_tf(self, **options: Any) -> Any:
+    def to_tf(self, *, batch_size: int | None = None, drop_last: bool = False) -> Any:
         """Return a ``tf.data.Dataset`` of the elements as dicts of tensors (needs tensorflow).
 
         ``batch_size=`` and ``drop_last=`` are those of ``batch``; see ``dml.interop.tensorflow``.
         """
         from dml.interop import tensorflow
 
-        return tensorflow.to_tf(self, batches=self._node.batched, **options)
+        batches = self._node.batched
+        return tensorflow.to_tf(self, batches=batches, batch_size=batch_size, drop_last=drop_last)
