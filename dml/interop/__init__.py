@@ -1,4 +1,4 @@
-"""Adapters present pipelines as classes of other frameworks: ``torch`` is for PyTorch.
+"""Adapters present pipelines to other frameworks: PyTorch, JAX and TensorFlow.
 
 dataset = ds.to_torch()                # a torch IterableDataset
 for tensors in dataset: ...            # a dict of tensors per element

@@ -18,7 +18,7 @@ try:
 except ModuleNotFoundError as missing:
     raise PlanError("to_jax needs JAX", why=str(missing), try_="pip install jax") from None
 
-WIDE = {"i": np.dtype("i4"), "u": np.dtype("u4")}
+NARROW = {"i": np.dtype("i4"), "u": np.dtype("u4")}
 OBJECTS = ("list", "error")
 
 
@@ -86,7 +86,7 @@ class ArrayConversion:
 
 def _narrowed(name: str, array: np.ndarray) -> np.ndarray:
     """Return 64-bit integers as JAX holds them; raise CastError for one that does not fit."""
-    kind = WIDE.get(array.dtype.kind)
+    kind = NARROW.get(array.dtype.kind)
     if kind is None or array.itemsize < 8 or jax.config.jax_enable_x64:
         return array
     narrow = array.astype(kind)

@@ -51,8 +51,13 @@ def _infix(name: str, sign: str) -> Callable[[C, Any], C]:
 
 # Methods of columns that do the same as a function of NumPy of one argument.
 ALONE = {
-    **dict.fromkeys(("ceil", "cos", "exp", "expm1", "floor", "log", "log10", "log1p", "log2")),
-    **dict.fromkeys(("sign", "sin", "sqrt", "tanh", "trunc")),
+    **{
+        name: name
+        for name in (
+            "ceil", "cos", "exp", "expm1", "floor", "log", "log10", "log1p", "log2", "sign", "sin",
+            "sqrt", "tanh", "trunc",
+        )
+    },
     "absolute": "abs", "invert": "__invert__", "isfinite": "is_finite",
     "isinf": "is_infinite", "isnan": "is_nan", "negative": "neg",
 }  # fmt: skip
@@ -86,7 +91,7 @@ class Spelled:
         if method == "__call__" and not options:
             place = next(n for n, each in enumerate(inputs) if each is self)
             if name in ALONE:
-                return getattr(self, ALONE[name] or name)()
+                return getattr(self, ALONE[name])()
             if name in INFIX:
                 return getattr(self, INFIX[name][place])(inputs[1 - place])
         raise PlanError(

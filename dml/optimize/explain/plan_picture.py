@@ -12,13 +12,10 @@ from dml.optimize.explain.physical_text import PlanLine
 WIDTH: Final = 720  # all lengths are in pixels
 HEIGHT, GAP, INDENT, BAR = 42, 14, 40, 5
 LETTERS: Final = 110  # more do not fit into a box
-# The colour of the bar at the left of a box. Text and lines have the colour of the page's text.
-COLOURS: Final = {"workers": "#3b82f6", "cached": "#22a06b", "ordered": "#9aa0a6"}
-LEGEND: Final = {
-    "workers": "all workers",
-    "ordered": "in order, in this process",
-    "cached": "cached",
-}
+# The colour of the bar at the left of a box, by the text of the legend. Text and lines have the
+# colour of the page's text.
+WORKERS, ORDERED, CACHED = "all workers", "in order, in this process", "cached"
+COLOURS: Final = {WORKERS: "#3b82f6", ORDERED: "#9aa0a6", CACHED: "#22a06b"}
 
 
 def plan_picture(lines: Sequence[PlanLine]) -> str:
@@ -84,12 +81,13 @@ def _line(x1: int, y1: int, x2: int, y2: int) -> str:
 
 
 def _where(line: PlanLine) -> str:
-    return "cached" if "cache" in line.kind else "workers" if line.by_workers else "ordered"
+    """Return where the operator of a box runs, in the words of the legend."""
+    return CACHED if "cache" in line.kind else WORKERS if line.by_workers else ORDERED
 
 
 def _legend(y: int) -> str:
     return "".join(
-        f'<rect x="{1 + 180 * place}" y="{y - 9}" width="9" height="9" fill="{COLOURS[name]}"/>'
+        f'<rect x="{1 + 180 * place}" y="{y - 9}" width="9" height="9" fill="{colour}"/>'
         f'<text x="{16 + 180 * place}" y="{y}" font-size="11" opacity=".7">{text}</text>'
-        for place, (name, text) in enumerate(LEGEND.items())
+        for place, (text, colour) in enumerate(COLOURS.items())
     )
