@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 HTML_COLUMNS: Final = 24  # more columns than these are elided in HTML
@@ -126,14 +127,13 @@ class Displayed:
         return str(self)
 
     def _repr_html_(self) -> str:
-        made, lines = list[str](), list[str]()
-        for part in self._parts():
-            if isinstance(part, str):
-                lines.append(part)
-                continue
-            made += [*([preformatted("\n".join(lines))] if lines else []), part.html()]
-            lines.clear()
-        return "".join([*made, *([preformatted("\n".join(lines))] if lines else [])])
+        made = list[str]()
+        for kind, parts in groupby(self._parts(), type):
+            if kind is Grid:
+                made += [part.html() for part in parts if isinstance(part, Grid)]
+            else:
+                made.append(preformatted("\n".join(map(str, parts))))
+        return "".join(made)
 
     def show(self) -> None:
         """Display this now: as HTML in a notebook, and as text that fits a terminal elsewhere."""

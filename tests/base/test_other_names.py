@@ -146,8 +146,8 @@ def test_arguments_of_a_users_function_are_handed_on_as_they_are() -> None:
     [
         (lambda: math.log(anything(col("x"))), ".log()"),
         (lambda: int(anything(col("x"))), ".cast(...)"),
-        (lambda: np.tan(anything(col("x"))), "dml.apply(numpy.tan"),
-        (lambda: np.add.reduce(anything(col("x"))), "numpy.add has no expression"),
+        (lambda: np.tan(anything(col("x"))), "map_batches(f)"),
+        (lambda: np.add.reduce(anything(col("x"))), "map_batches(f)"),
         (lambda: dml.Dataset(anything({"x": [1]})), "dml.from_dict"),
         (lambda: DS.sample(3), ".shuffle(seed=1).take(n)"),
         (lambda: DS.with_options(wrkers=3), "did you mean 'num_workers'?"),

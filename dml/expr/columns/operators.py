@@ -97,7 +97,7 @@ class Spelled:
         raise PlanError(
             f"numpy.{name} has no expression",
             why="a column has no values before a run",
-            try_=f'dml.apply(numpy.{name}, "x", return_dtype="float64"), or map_batches(f)',
+            try_="methods of columns, dml.minimum(...), dml.maximum(...), or map_batches(f)",
         )
 
     @door
