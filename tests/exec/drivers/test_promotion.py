@@ -13,7 +13,7 @@ import dml
 from dml.data.stream_hash import stream_hash
 from dml.exec.drivers import promotion
 from dml.exec.drivers.promotion import Promoting
-from dml.exec.slicing import slice_sizes
+from dml.exec.slicing.slice_sizes import Spent, Width
 from dml.exec.tasks.slices import Outcome
 
 
@@ -25,6 +25,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def takes_turns(width: Width, _: Spent) -> int | None:
+    """The verdict after the first slice. Quick ones may never run at once, and are not measured."""
+    if width.decided:
+        return None
+    width.decided = width.alone = True
+    return 1
+
+
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every stage that may move does so at the first look."""
@@ -33,11 +41,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(promotion, "TAKING_TURNS", (-1.0, 1e9))
     monkeypatch.setattr(Promoting, "moved", type(Promoting.moved)())
     monkeypatch.setattr(Promoting, "lanes", set())
-    monkeypatch.setattr(slice_sizes, "LOOKED_AT", 1)
-    monkeypatch.setattr(slice_sizes, "LOOKED_AT_S", 0.0)
-    monkeypatch.setattr(slice_sizes, "TAKING_TURNS", (-1.0, 1e9))
-    monkeypatch.setattr(slice_sizes, "COMPUTING", 1e9)
-    monkeypatch.setattr(slice_sizes, "NO_SLOWER", 1e9)
+    monkeypatch.setattr(Width, "measured", takes_turns)
 
 
 def pure(row: dict[str, Any]) -> dict[str, Any]:
