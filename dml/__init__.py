@@ -3,7 +3,7 @@
 import sys
 from typing import TYPE_CHECKING
 
-from dml import errors
+from dml import errors, fleet
 from dml.api.catalog import Catalog, why_miss, worth_keeping
 from dml.api.dataset import Dataset
 from dml.api.sources.combination import (
@@ -94,6 +94,7 @@ __all__ = [
     "element",
     "errors",
     "explain_all",
+    "fleet",
     "from_arrow",
     "from_dask",
     "from_dict",

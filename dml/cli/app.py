@@ -17,6 +17,7 @@ from dml.base.fingerprint import Domain
 from dml.cli.bench import bench
 from dml.cli.cache import cache
 from dml.cli.doctor import doctor
+from dml.cli.fleet import fleet
 from dml.cli.output import Output, guest_output, json_option
 from dml.cli.profile import profile
 from dml.cli.run import run
@@ -74,7 +75,7 @@ def fingerprint(output: Output, *, target: str, domain: str, parts: bool) -> Non
     output.answer(value | ({"explain": text} if parts else {}), lambda: text)
 
 
-for verb in (run, bench, profile, cache, doctor):
+for verb in (run, bench, profile, cache, fleet, doctor):
     cli.add_command(verb)
 
 

@@ -13,8 +13,9 @@ import pytest
 import dml
 from dml import col
 from dml.api import cost_profile, explanation, plan_search, run_telemetry, session
-from dml.fleet import reader
 from dml.fleet.learning import Learner
+from dml.fleet.reader import read
+from dml.fleet.tables import TelemetryTables, tables
 from dml.optimize.cost.beliefs import Belief
 from dml.optimize.cost.estimate import Estimate
 from dml.profile import CostKey, Learned, Profile
@@ -155,28 +156,28 @@ def test_planning_again_takes_a_small_part_of_a_run(
     assert titles(pipeline(tmp_path))[1] == "LiftedMap"
 
 
-def told(root: Path, ds: dml.Dataset) -> reader.TelemetryTables:
+def told(root: Path, ds: dml.Dataset) -> TelemetryTables:
     """What telemetry has of a run of ``ds``, read back."""
     ds = ds.with_options(telemetry_dir=str(root))
     list(ds)
     collector = run_telemetry.collector_of(ds._settings)
     assert collector is not None
     assert collector.flush()
-    return reader.tables(reader.read(root))
+    return tables(read(root))
 
 
 def test_telemetry_names_results_and_tells_how_fast_the_machine_is(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": range(100)}), tmp_path / "a.parquet")
     ds = dml.read_parquet(str(tmp_path / "a.parquet")).filter(col("x") > 3).batch(10)
-    runs, operators = told(tmp_path / "told", ds)
-    run = runs.to_pylist()[0]
+    found = told(tmp_path / "told", ds)
+    run = found.runs.to_pylist()[0]
     assert run["result_fingerprint"] == ds.fingerprint()
     assert run["host_class"]
     assert run["capability"] > 0
-    names = operators["result_fingerprint"].to_pylist()
+    names = found.plans["result_fingerprint"].to_pylist()
     assert len({*names}) == len(names) == 3
     other = told(tmp_path / "others", dml.read_parquet(str(tmp_path / "a.parquet")))
-    assert other.operators["result_fingerprint"].to_pylist()[0] is not None
+    assert other.plans["result_fingerprint"].to_pylist()[0] is not None
 
 
 @pytest.mark.parametrize("other", [{"x": [1, 3]}, {"x": [1, 2], "y": [3, 4]}])
@@ -185,7 +186,7 @@ def test_results_of_other_data_have_other_names(tmp_path: Path, other: dict[str,
     for number, data in enumerate(({"x": [1, 2]}, other)):
         pq.write_table(pa.table(data), tmp_path / "a.parquet")
         found = told(tmp_path / str(number), dml.read_parquet(str(tmp_path / "a.parquet")))
-        names.append(found.operators["result_fingerprint"][0].as_py())
+        names.append(found.plans["result_fingerprint"][0].as_py())
     assert names[0] != names[1]
 
 
@@ -200,5 +201,5 @@ def test_no_name_is_told_of_what_has_none_or_costs_much(
     monkeypatch.setattr(run_telemetry, "NAMED_BYTES", 10)
     found = told(tmp_path / "b", large)
     assert found.runs["result_fingerprint"].to_pylist() == [None]
-    assert found.operators["result_fingerprint"].to_pylist() == [None] * found.operators.num_rows
+    assert found.plans["result_fingerprint"].to_pylist() == [None] * found.plans.num_rows
     assert found.runs["capability"][0].as_py() > 0

@@ -18,7 +18,7 @@ from dml.fleet import collector as collect
 from dml.fleet.calibration import Measured, calibrated
 from dml.fleet.collector import Collector, publish, sweep, telemetry_root
 from dml.fleet.learning import Learner
-from dml.fleet.reader import OPERATORS, RUNS, read, tables
+from dml.fleet.reader import read
 
 NOON = dt.datetime(2026, 3, 4, 12, tzinfo=dt.UTC).timestamp()
 
@@ -268,27 +268,3 @@ def test_damage_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
     assert isinstance(events[1], Warned)
     assert events[1].name == "TelemetryDamaged"
     assert f"{path}:2" in events[1].text
-
-
-def test_tables_have_one_row_per_run_and_per_operator() -> None:
-    events = [
-        RunStarted(run="a", at=1.5, fingerprints={"fleet": "f1", "result": "r1", "odd": "x"}),
-        OperatorTotals(run="a", at=2.0, ordinal=0, operator="Map", rows_out=5),
-        OperatorTotals(run="a", at=3.0, ordinal=0, operator="Map", rows_out=2**70, bytes_out=7),
-        RunFinished(run="a", at=4.0, rows=10, cpu_s=1.25),
-        RunStarted(run="b", at=5.0),
-    ]
-    runs, operators = tables(events)
-    assert (runs.schema, operators.schema) == (RUNS, OPERATORS)
-    first, second = runs.to_pylist()
-    assert (first["fleet_fingerprint"], first["rows"], first["cpu_s"]) == ("f1", 10, 1.25)
-    assert (first["started"].timestamp(), first["finished"].timestamp()) == (1.5, 4.0)
-    assert (second["run"], second["rows"], second["status"]) == ("b", None, None)
-    (row,) = operators.to_pylist()
-    assert (row["bytes_out"], row["rows_out"]) == (7, None)
-
-
-def test_an_empty_store_has_empty_tables() -> None:
-    runs, operators = tables([])
-    assert (runs.schema, runs.num_rows) == (RUNS, 0)
-    assert (operators.schema, operators.num_rows) == (OPERATORS, 0)

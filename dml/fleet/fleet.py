@@ -1,0 +1,227 @@
+"""Query the runs of a telemetry store as tables, by DuckDB over its Parquet and event files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from dml.base.host import cores
+from dml.errors import PlanError
+from dml.events import Event, Warned
+from dml.fleet.collector import LAYOUT, telemetry_root
+from dml.fleet.compaction import whole
+from dml.fleet.reader import DAMAGED, read_file
+from dml.fleet.report import RunTable, run_table
+from dml.fleet.snapshot import Snapshot, event_files, snapshot
+from dml.fleet.tables import SCHEMAS, TelemetryTables, events_of, tables
+from dml.io.extras import extra
+
+TRIES: Final = 8
+"""Compactions that may take place while a store is opened."""
+
+JOINED: Final = """
+    CREATE VIEW operators AS
+    SELECT numbers.*, plans.* EXCLUDE (plan, ordinal)
+    FROM numbers LEFT JOIN (SELECT DISTINCT * FROM plans) AS plans USING (plan, ordinal)
+"""
+OPERATORS: Final = """
+    SELECT * FROM operators WHERE $run IS NULL OR run = $run ORDER BY run, ordinal, worker
+"""
+JOBS: Final = """
+    SELECT job, host_class, min(started) AS started, max(finished) AS finished,
+           count(*) AS runs, count(DISTINCT fleet_fingerprint) AS pipelines,
+           count(*) FILTER (status = 'failed') AS failed,
+           sum(rows) AS rows, sum(bytes) AS bytes, sum(bytes_read) AS bytes_read,
+           sum(seconds) AS seconds, sum(cpu_s) AS cpu_s, sum(process_cpu_s) AS process_cpu_s,
+           sum(consumer_s) AS consumer_s, max(peak_bytes) AS peak_bytes
+    FROM runs GROUP BY ALL ORDER BY started, job
+"""
+PIPELINES: Final = """
+    SELECT fleet_fingerprint, host_class, any_value(pipeline) AS pipeline,
+           count(*) AS runs, count(DISTINCT job) AS jobs,
+           count(*) FILTER (status = 'failed') AS failed,
+           min(started) AS first, max(started) AS last,
+           sum(rows) AS rows, sum(bytes) AS bytes, sum(bytes_read) AS bytes_read,
+           sum(seconds) AS seconds, sum(cpu_s) AS cpu_s, sum(consumer_s) AS consumer_s
+    FROM runs GROUP BY fleet_fingerprint, host_class
+    ORDER BY cpu_s DESC NULLS LAST, fleet_fingerprint
+"""
+
+
+def open_fleet(path: str | os.PathLike[str] | None) -> Fleet:
+    """Return the runs in the telemetry folder ``path``; None is the folder of the user."""
+    root = telemetry_root(None if path is None else os.fspath(path))
+    if root is None:
+        raise PlanError(
+            "there is no telemetry folder", why="the user has no folder for it, or it is off",
+            try_="dml.fleet.open(path)",
+        )  # fmt: skip
+    return Fleet(root)
+
+
+class Fleet:
+    """The runs of a telemetry folder, as they were when it was opened.
+
+    Every result is an Arrow table, which ``dml.from_arrow`` makes a pipeline. ``warnings`` are
+    texts on files that are damaged or gone; what they held is missing in all results. Figures that
+    were not recorded are null, and costs are never added across classes of machine.
+    """
+
+    def __init__(self, root: Path) -> None:
+        if not (root / LAYOUT).is_dir():
+            raise PlanError(
+                "there is no telemetry in this folder", at=str(root),
+                why=f"it has no folder {LAYOUT}, which the first recorded run creates",
+                try_="the folder of with_options(telemetry_dir=), or the default one",
+            )  # fmt: skip
+        self.path = root
+        self.warnings: tuple[str, ...] = ()
+        self._duckdb: Any = extra("duckdb", "dml.fleet.open", "fleet")
+        self._snapshot, self._fresh = self._opened()
+        try:
+            self._connect(self._snapshot)
+        except self._duckdb.Error:
+            if not self._without_damage():
+                raise
+
+    def __repr__(self) -> str:
+        return f"Fleet({str(self.path)!r}, {self._count('runs'):,} runs)"
+
+    def runs(self) -> pa.Table:
+        """Return one row per run, in order of their start."""
+        return self.query("SELECT * FROM runs ORDER BY started, run")
+
+    def jobs(self) -> pa.Table:
+        """Return one row per job (a process that runs pipelines) and class of machine."""
+        return self.query(JOBS)
+
+    def pipelines(self) -> pa.Table:
+        """Return one row per pipeline and class of machine, those with most processor time first.
+
+        Pipelines are the same if their ``fleet_fingerprint`` is: that of their operators and of the
+        names of their files, without seeds.
+        """
+        return self.query(PIPELINES)
+
+    def operators(self, run: str | None = None) -> pa.Table:
+        """Return one row per operator and worker of all runs, or of one."""
+        chosen = None if run is None else self._run(run)
+        return self.query(OPERATORS, {"run": chosen})
+
+    def run(self, run: str) -> RunTable:
+        """Return the table that ``ds.stats()`` printed for a run, given its name or its start."""
+        name = self._run(run)
+        found = {
+            kind: self.query(f"SELECT * FROM {kind} WHERE run = $run", {"run": name})  # noqa: S608
+            for kind in ("runs", "numbers", "notes")
+        }
+        plan = found["runs"]["plan"][0].as_py()
+        plans = self.query("SELECT * FROM plans WHERE plan = $plan", {"plan": plan})
+        given = TelemetryTables(found["runs"], found["numbers"], plans, found["notes"])
+        return run_table(events_of(given), name)
+
+    def query(self, sql: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
+        """Return the result of a query in DuckDB's SQL.
+
+        The tables are ``runs``, ``operators`` and ``notes`` (warnings, and decisions of the tuner).
+        A file that turns out to be damaged is left out, and ``warnings`` has a text about it.
+        """
+        try:
+            return self._database.sql(sql, params=parameters).to_arrow_table()
+        except self._duckdb.Error:
+            if not self._without_damage():
+                raise
+        return self._database.sql(sql, params=parameters).to_arrow_table()
+
+    def _without_damage(self) -> bool:
+        """Read all files, and leave the damaged ones out; return False if there are none."""
+        found, wrong = whole(self.path, self._snapshot)
+        self.warnings += tuple(wrong)
+        if wrong:
+            self._connect(found)
+        return bool(wrong)
+
+    def _run(self, start: str) -> str:
+        """Return the name of the only run whose name begins with ``start``."""
+        names = self.query(
+            "SELECT run FROM runs WHERE starts_with(run, $start) LIMIT 2", {"start": start}
+        )["run"].to_pylist()
+        if len(names) == 1:
+            return str(names[0])
+        what = "no run has" if not names else "several runs have"
+        raise PlanError(
+            f"{what} a name that begins with {start!r}", at=f"dml.fleet.open({str(self.path)!r})",
+            why=f"the store has {self._count('runs'):,} runs", try_="a name of fleet.runs()",
+        )  # fmt: skip
+
+    def _count(self, table: str) -> int:
+        return int(self.query(f"SELECT count(*) AS count FROM {table}")["count"][0].as_py())  # noqa: S608
+
+    def _opened(self) -> tuple[Snapshot, TelemetryTables]:
+        """Return the snapshot, and the tables of the events that are not in Parquet yet."""
+        for _ in range(TRIES):
+            listed = event_files(self.path)
+            found = snapshot(self.path)
+            with contextlib.suppress(FileNotFoundError):
+                events = list(self._events([each for each in listed if each not in found.folded]))
+                present, wrong = self._present(found)
+                if not wrong or snapshot(self.path).number == found.number:
+                    self.warnings += tuple(wrong)
+                    return present, tables(events)
+        raise PlanError(
+            "the store changes all the time", at=str(self.path),
+            why=f"{TRIES} compactions took place while it was opened", try_="again, later",
+        )  # fmt: skip
+
+    def _present(self, found: Snapshot) -> tuple[Snapshot, list[str]]:
+        """Return the snapshot without files that are gone or cut, and a text on each of these."""
+        good, wrong = [], []
+        for part in found.parts:
+            try:
+                size = (self.path / LAYOUT / part.path).stat().st_size
+            except FileNotFoundError:
+                size = 0
+            if size == part.nbytes:
+                good.append(part)
+            else:
+                wrong.append(f"{part.path} has {size:,} of {part.nbytes:,} bytes")
+        return Snapshot(found.number, tuple(good), found.folded), wrong
+
+    def _events(self, files: list[str]) -> Iterator[Event]:
+        """Yield the events of files; a file that is gone raises FileNotFoundError."""
+        wrong = []
+        for name in files:
+            path = self.path / LAYOUT / name
+            path.stat()
+            for event in read_file(path):
+                if isinstance(event, Warned) and event.name == DAMAGED and not event.run:
+                    wrong.append(event.text)
+                else:
+                    yield event
+        self.warnings += tuple(wrong)
+
+    def _connect(self, found: Snapshot) -> None:
+        """Make the views over the files of a snapshot and the fresh events."""
+        self._snapshot = found
+        self._database = self._duckdb.connect(config={"threads": cores(), "temp_directory": ""})
+        self._database.execute("SET TimeZone = 'UTC'")
+        for kind, schema in SCHEMAS._asdict().items():
+            self._database.register(f"fresh_{kind}", getattr(self._fresh, kind))
+            sources = [f"SELECT * FROM fresh_{kind}"]  # noqa: S608 (names of SCHEMAS)
+            if parts := found.of(kind):
+                paths = ", ".join(_quoted(self.path / LAYOUT / each.path) for each in parts)
+                names = ", ".join(f'"{name}"' for name in schema.names)
+                sources.append(f"SELECT {names} FROM read_parquet([{paths}])")  # noqa: S608 (quoted)
+            view = {"operators": "numbers"}.get(kind, kind)
+            self._database.execute(f"CREATE VIEW {view} AS {' UNION ALL '.join(sources)}")
+        self._database.execute(JOINED)
+
+
+def _quoted(path: Path) -> str:
+    text = str(path).replace("'", "''")
+    return f"'{text}'"

@@ -1,0 +1,43 @@
+"""Tables of a fleet are written as text here; a column's name says what its numbers are."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from dml.base.amounts import ABSENT, bytes_text, count_text, seconds_text
+from dml.base.display import Grid
+
+DIGEST_LETTERS: Final = 12
+"""Letters of a fingerprint or name of a run that are shown: enough to identify it."""
+NAMES: Final = ("run", "job", "plan", "prefix")
+TITLES: Final = {"fleet_fingerprint": "fingerprint", "consumer_s": "waited"}
+
+
+def grid_of(table: pa.Table, columns: Sequence[str]) -> Grid:
+    """Return some columns of a table as texts, with a header."""
+    header = [TITLES.get(name, name.removesuffix("_s").replace("_", " ")) for name in columns]
+    rows = [[cell_text(name, row[name]) for name in columns] for row in table.to_pylist()]
+    kinds = [table.schema.field(name).type for name in columns]
+    texts = {place for place, kind in enumerate(kinds) if pa.types.is_string(kind)}
+    return Grid([header, *rows], texts)
+
+
+def cell_text(column: str, value: Any) -> str:
+    """Return one cell as text: a size, a duration, a moment (UTC), a share, or a count."""
+    if value is None:
+        return ABSENT
+    if isinstance(value, dt.datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S")
+    if isinstance(value, str):
+        if column in NAMES or column.endswith("fingerprint"):
+            return value[:DIGEST_LETTERS]
+        return " > ".join(reversed(value.split("\n")))
+    if column.endswith("bytes") or column.startswith("bytes"):
+        return bytes_text(value)
+    if column.endswith("_s") or column == "seconds":
+        return seconds_text(value)
+    return f"{value:.1%}" if column == "share" else count_text(value)

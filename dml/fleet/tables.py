@@ -1,0 +1,229 @@
+"""Events become Arrow tables with fixed schemas, and rows of these tables become events again.
+
+What is equal for all runs of a plan (names and fingerprints of its operators) is stored once, in
+the table of plans; a row of an operator refers to it by ``plan`` and ``ordinal``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from dml.base.fingerprint import digest
+from dml.events import (
+    Event,
+    OperatorTotals,
+    Progress,
+    RunFinished,
+    RunStarted,
+    Waits,
+    from_json,
+    to_json,
+)
+from dml.fleet.reader import latest
+
+MOMENT: Final = pa.timestamp("us", tz="UTC")
+DIGESTS: Final = ("fleet", "result", "cost", "kept", "rows")
+RUN_DIGESTS: Final = ("fleet", "result", "shape")
+DOCUMENTS: Final = ("options", "versions", "prefixes")
+
+
+def _columns(kind: pa.DataType, *names: str) -> list[pa.Field]:
+    return [pa.field(name, kind) for name in names]
+
+
+RUNS: Final = pa.schema(
+    [
+        *_columns(pa.string(), "run", "job"),
+        *_columns(MOMENT, "started", "finished"),
+        *_columns(pa.string(), "status", "error_kind", "plan"),
+        *_columns(pa.string(), "fleet_fingerprint", "result_fingerprint", "shape_fingerprint"),
+        *_columns(pa.string(), "pipeline", *DOCUMENTS),
+        *_columns(pa.int64(), "epoch"),
+        *_columns(pa.bool_(), "resumed"),
+        *_columns(pa.int64(), "datasets"),
+        *_columns(pa.string(), "host", "host_class"),
+        *_columns(pa.int64(), "cores"),
+        *_columns(pa.float64(), "capability"),
+        *_columns(pa.int64(), "rows", "batches", "bytes", "bytes_read"),
+        *_columns(pa.float64(), "seconds", "first_batch_s", "cpu_s", "process_cpu_s"),
+        *_columns(pa.int64(), "peak_bytes"),
+        *_columns(pa.float64(), "consumer_s", "worker_idle_s", "memory_blocked_s", "variation"),
+    ]
+)
+"""One row per run. Null means "not recorded"; nothing is ever imputed."""
+
+OPERATORS: Final = pa.schema(
+    [
+        *_columns(pa.string(), "run", "worker", "plan"),
+        *_columns(pa.int64(), "ordinal", "rows_in", "rows_out", "bytes_in", "bytes_out"),
+        *_columns(pa.float64(), "seconds", "cpu_s"),
+        *_columns(pa.int64(), "blocks", "python_calls"),
+        *_columns(pa.int64(), "cache_hits", "cache_misses", "cache_checks", "cache_wrong"),
+        *_columns(pa.int64(), "kept_elements", "kept_bytes", "near_bytes", "far_bytes"),
+        *_columns(pa.int64(), "skipped", "spared_bytes", "peak_bytes"),
+    ]
+)
+"""One row per operator, worker and run; :data:`PLANS` says what the operator is."""
+
+PLANS: Final = pa.schema(
+    [
+        *_columns(pa.string(), "plan"),
+        *_columns(pa.int64(), "ordinal"),
+        *_columns(pa.string(), "operator", "name"),
+        *_columns(pa.string(), *(f"{domain}_fingerprint" for domain in DIGESTS)),
+        *_columns(pa.string(), "lifted", "tier", "medium"),
+    ]
+)
+"""One row per operator of a plan, for all runs of it."""
+
+NOTES: Final = pa.schema(
+    [
+        *_columns(pa.string(), "run"),
+        *_columns(MOMENT, "at"),
+        *_columns(pa.string(), "kind", "event"),
+    ]
+)
+"""Warnings, changes of numbers and of workers, comparisons: one row and JSON text per event."""
+
+
+class TelemetryTables(NamedTuple):
+    """The events of runs as four tables, which columns ``run`` and ``plan`` join."""
+
+    runs: pa.Table
+    operators: pa.Table
+    plans: pa.Table
+    notes: pa.Table
+
+
+SCHEMAS: Final = TelemetryTables(RUNS, OPERATORS, PLANS, NOTES)
+
+
+def tables(events: Iterable[Event]) -> TelemetryTables:
+    """Return the tables of runs, operators, plans and notes; the latest of running totals count."""
+    runs: dict[str, dict[str, Any]] = {}
+    operators: dict[str, list[OperatorTotals]] = {}
+    notes = []
+    for event in latest(events):
+        if isinstance(event, OperatorTotals):
+            operators.setdefault(event.run, []).append(event)
+        elif isinstance(event, RunStarted | RunFinished | Waits):
+            row = runs.setdefault(event.run, dict.fromkeys(RUNS.names))
+            row.update(_run_row(event))
+        elif event.run and not isinstance(event, Progress):
+            notes.append(_note(event))
+    plans: dict[str, list[dict[str, Any]]] = {}
+    rows = []
+    for run, totals in operators.items():
+        plan = _name_plan(totals, plans)
+        runs.setdefault(run, {**dict.fromkeys(RUNS.names), "run": run})["plan"] = plan
+        rows += [{**_numbers(each), "plan": plan} for each in totals]
+    return TelemetryTables(
+        pa.Table.from_pylist(list(runs.values()), RUNS),
+        pa.Table.from_pylist(rows, OPERATORS),
+        pa.Table.from_pylist([row for each in plans.values() for row in each], PLANS),
+        pa.Table.from_pylist(notes, NOTES),
+    )
+
+
+def _run_row(event: Event) -> dict[str, Any]:
+    """Return the columns of ``RUNS`` that an event has a figure for."""
+    row = _row(event, RUNS)
+    digests: Mapping[str, str] = getattr(event, "fingerprints", {})
+    row |= {f"{name}_fingerprint": digests.get(name) or None for name in RUN_DIGESTS}
+    row |= {name: _text(getattr(event, name, None)) for name in DOCUMENTS}
+    moment = {"RunStarted": "started", "RunFinished": "finished"}.get(event.kind)
+    if moment is not None:
+        row[moment] = round(event.at * 1e6)
+    return {key: each for key, each in row.items() if each is not None}
+
+
+def _text(document: Mapping[str, str] | None) -> str | None:
+    return json.dumps(document, separators=(",", ":")) if document else None
+
+
+def _name_plan(totals: Sequence[OperatorTotals], plans: dict[str, list[dict[str, Any]]]) -> str:
+    """Return the name of the plan with these operators, and enter it into ``plans``."""
+    rows = {each.ordinal: _facts(each) for each in reversed(totals)}  # as the first worker says
+    ordered = [rows[ordinal] for ordinal in sorted(rows)]
+    plan = digest("plan", [list(row.values()) for row in ordered]).hex()
+    plans.setdefault(plan, [{**row, "plan": plan} for row in ordered])
+    return plan
+
+
+def _facts(event: OperatorTotals) -> dict[str, Any]:
+    """Return what is equal for all runs of the event's plan."""
+    row = _row(event, PLANS)
+    del row["plan"]
+    digests = {domain: event.fingerprints.get(domain) or None for domain in DIGESTS}
+    return row | {f"{domain}_fingerprint": each for domain, each in digests.items()}
+
+
+def _numbers(event: OperatorTotals) -> dict[str, Any]:
+    return _row(event, OPERATORS)
+
+
+def _note(event: Event) -> dict[str, Any]:
+    kind = getattr(event, "name", "") if event.kind == "Event" else event.kind
+    return {"run": event.run, "at": round(event.at * 1e6), "kind": kind, "event": to_json(event)}
+
+
+def _row(event: Event, schema: pa.Schema) -> dict[str, Any]:
+    """Return the event's fields by the names of ``schema``; None for fields that are missing."""
+    return {field.name: _fitted(getattr(event, field.name, None), field.type) for field in schema}
+
+
+def _fitted(value: object, kind: pa.DataType) -> object:
+    """Return ``value``; None for a damaged count over 64 bits, so that the store stays readable."""
+    if pa.types.is_int64(kind) and isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return None
+    return value if not isinstance(value, Mapping) else None
+
+
+def events_of(found: TelemetryTables) -> Iterator[Event]:
+    """Yield the events whose tables are ``found``."""
+    for row in found.runs.to_pylist():
+        yield from _run_events(row)
+    facts = {(row["plan"], row["ordinal"]): row for row in found.plans.to_pylist()}
+    ends = {row["run"]: _seconds(row["finished"]) for row in found.runs.to_pylist()}
+    for row in found.operators.to_pylist():
+        fact = facts.get((row["plan"], row["ordinal"]), {})
+        yield _totals({**fact, **row}, ends.get(row["run"], 0.0))
+    for row in found.notes.to_pylist():
+        yield from_json(row["event"])
+
+
+def _run_events(row: Mapping[str, Any]) -> Iterator[Event]:
+    """Yield the events that a row of ``RUNS`` was made from."""
+    digests = {name: row[f"{name}_fingerprint"] for name in RUN_DIGESTS}
+    documents = {name: json.loads(row[name] or "{}") for name in DOCUMENTS}
+    if row["started"] is not None:
+        named = {name: each for name, each in digests.items() if each}
+        yield _filled(RunStarted, {**row, **documents, "fingerprints": named}, row["started"])
+    at = row["finished"] or row["started"]
+    if row["consumer_s"] is not None:
+        yield _filled(Waits, row, at)
+    if row["finished"] is not None:
+        yield _filled(RunFinished, row, row["finished"])
+
+
+def _totals(row: Mapping[str, Any], at: float) -> OperatorTotals:
+    digests = {name: row.get(f"{name}_fingerprint") for name in DIGESTS}
+    named = {name: each for name, each in digests.items() if each}
+    made: OperatorTotals = _filled(OperatorTotals, {**row, "fingerprints": named}, at)
+    return made
+
+
+def _filled(kind: type[Any], row: Mapping[str, Any], at: Any) -> Any:
+    """Return an event of ``kind``; a figure that was not recorded has its default."""
+    names = kind.__dataclass_fields__
+    known = {name: each for name, each in row.items() if name in names and each is not None}
+    return kind(**known, at=at if isinstance(at, float) else _seconds(at))
+
+
+def _seconds(moment: Any) -> float:
+    """Return a moment as seconds since 1970; 0.0 for None."""
+    return moment.timestamp() if moment is not None else 0.0

@@ -1,0 +1,125 @@
+"""Test queries over the runs of a telemetry folder, in event files and in Parquet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import dml
+from dml import col
+from dml.api import run_telemetry
+from dml.errors import PlanError
+from dml.events import Event, RunFinished, RunStarted
+from dml.fleet.collector import publish
+from dml.fleet.compaction import compact
+
+pytest.importorskip("duckdb")
+NOON = 1_770_000_000.0
+
+
+def run(
+    name: str, job: str, pipeline: str, host_class: str = "m", **finished: object
+) -> list[Event]:
+    prints = {"fleet": pipeline}
+    return [
+        RunStarted(run=name, at=NOON, job=job, fingerprints=prints, host_class=host_class),
+        RunFinished(run=name, at=NOON + 1, **finished),  # type: ignore[arg-type]
+    ]
+
+
+def compacted(root: Path) -> None:
+    assert compact(root, settled_s=-1e12).runs
+
+
+def real_run(root: Path) -> dml.Dataset:
+    ds = dml.range(1_000).filter(col("id") > 9).map(lambda row: {"x": [row["id"], "a"][0]}).batch(8)
+    ds = ds.with_options(telemetry_dir=str(root), plain_text=True)
+    list(ds)
+    collector = run_telemetry.collector_of(ds._settings)
+    assert collector is not None
+    assert collector.flush()
+    return ds
+
+
+def test_a_run_has_the_figures_that_it_had_a_week_later(tmp_path: Path) -> None:
+    ds = real_run(tmp_path)
+    stats = str(ds.stats())
+    name = dml.fleet.open(tmp_path).runs()["run"][0].as_py()
+    in_events = dml.fleet.open(tmp_path)
+    assert [str(in_events.run(name)), str(in_events.run(name[:7]))] == [stats, stats]
+    compacted(tmp_path)
+    in_parquet = dml.fleet.open(tmp_path)
+    assert str(in_parquet.run(name)) == stats
+    assert in_parquet.runs().equals(in_events.runs())
+    assert in_parquet.operators(name).equals(in_events.operators())
+
+
+def test_jobs_and_pipelines_add_up_runs_of_one_class_of_machine(tmp_path: Path) -> None:
+    events = [
+        *run("a", "j", "p", cpu_s=1.0, rows=5),
+        *run("b", "j", "q", cpu_s=2.0, rows=7, status="failed"),
+        *run("c", "k", "p", cpu_s=4.0, rows=5),
+        *run("d", "k", "p", "gpu", cpu_s=8.0),
+        *run("e", "l", "r"),
+    ]
+    publish(tmp_path, "w-0", events, NOON)
+    for _ in range(2):
+        fleet = dml.fleet.open(tmp_path)
+        jobs = {(r["job"], r["host_class"]): r for r in fleet.jobs().to_pylist()}
+        assert (jobs["j", "m"]["runs"], jobs["j", "m"]["failed"]) == (2, 1)
+        assert (jobs["j", "m"]["rows"], jobs["j", "m"]["cpu_s"]) == (12, 3.0)
+        assert (jobs["k", "m"]["cpu_s"], jobs["k", "gpu"]["cpu_s"]) == (4.0, 8.0)
+        pipelines = fleet.pipelines().to_pylist()
+        keys = [(r["fleet_fingerprint"], r["host_class"]) for r in pipelines]
+        assert keys == [("p", "gpu"), ("p", "m"), ("q", "m"), ("r", "m")]
+        assert (pipelines[1]["jobs"], pipelines[1]["runs"], pipelines[1]["cpu_s"]) == (2, 2, 5.0)
+        assert pipelines[3]["cpu_s"] is None  # not recorded is not zero
+        if fleet.query("SELECT count(*) AS n FROM runs")["n"][0].as_py() == 5:
+            compact(tmp_path, settled_s=-1e12)
+
+
+def test_queries_are_sql_and_results_feed_pipelines(tmp_path: Path) -> None:
+    publish(tmp_path, "w-0", [*run("a", "j", "p"), *run("b", "j", "p", status="failed")], NOON)
+    fleet = dml.fleet.open(str(tmp_path))
+    assert repr(fleet) == f"Fleet({str(tmp_path)!r}, 2 runs)"
+    failed = fleet.query("SELECT run FROM runs WHERE status = $status", {"status": "failed"})
+    assert failed.to_pylist() == [{"run": "b"}]
+    ds = dml.from_arrow(fleet.runs()).filter(col("status") == "failed").select("run")
+    assert ds.take_rows(5) == [{"run": "b"}]
+
+
+def test_a_run_that_is_not_there_and_a_name_of_several_are_errors(tmp_path: Path) -> None:
+    publish(tmp_path, "w-0", [*run("ab", "j", "p"), *run("ac", "j", "p")], NOON)
+    fleet = dml.fleet.open(tmp_path)
+    with pytest.raises(PlanError, match="no run has a name that begins with 'z'"):
+        fleet.run("z")
+    with pytest.raises(PlanError, match="several runs have a name that begins with 'a'"):
+        fleet.run("a")
+    assert fleet.run("ab").summary["run"] == "ab"
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_folder_without_telemetry_is_an_error(tmp_path: Path, made: bool) -> None:
+    folder = tmp_path / "there's none"
+    if made:
+        folder.mkdir()
+    with pytest.raises(PlanError, match="there is no telemetry in this folder") as error:
+        dml.fleet.open(folder)
+    assert str(folder) in str(error.value)
+
+
+def test_paths_with_quotes_are_read(tmp_path: Path) -> None:
+    root = tmp_path / 'it\'s a "folder" [1]*'
+    publish(root, "w-0", run("a", "j", "p"), NOON)
+    compacted(root)
+    assert dml.fleet.open(root).runs()["run"].to_pylist() == ["a"]
+
+
+def test_without_duckdb_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(tmp_path, "w-0", run("a", "j", "p"), NOON)
+    monkeypatch.setitem(__import__("sys").modules, "duckdb", None)
+    with pytest.raises(PlanError, match="dml\\[fleet\\]"):
+        dml.fleet.open(tmp_path)
