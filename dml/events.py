@@ -40,7 +40,8 @@ class RunStarted(Event):
     """An iterator was created: its pipeline (one fingerprint per domain), its data and machine.
 
     Runs of one process have the same ``job``; ``capability`` is the relative speed of a core, if
-    known.
+    known. ``prefixes`` names the parts of the pipeline that others may share, source first, and for
+    each the ordinal and kind of its last operator.
     """
 
     kind: ClassVar[str] = "RunStarted"
@@ -57,6 +58,7 @@ class RunStarted(Event):
     cores: int | None = None
     capability: float | None = None
     versions: Names = field(default_factory=dict)
+    prefixes: Names = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,6 +33,8 @@ _LEARNERS: dict[str, Learner] = {}
 _SPEEDS: dict[str, Speed] = {}
 _NAMES: weakref.WeakKeyDictionary[Plan, tuple[Names, ...]] = weakref.WeakKeyDictionary()
 
+_PREFIXES: weakref.WeakKeyDictionary[Plan, Names] = weakref.WeakKeyDictionary()
+
 
 def collector_of(settings: Settings) -> Collector | None:
     """Return the process's writer into the telemetry store; None when telemetry is off."""
@@ -56,10 +58,13 @@ def _learner(root: Path) -> Learner:
 def identified(stations: Optimized, settings: Settings, events: list[Event]) -> list[Event]:
     """Return the events of a finished run with fingerprints of its output and operators' rows.
 
-    No fingerprint is added if a function has none, or if computing them would read over 32 MiB.
+    No fingerprint is added if a function has none, or if computing them would read over 32 MiB. The
+    start of the run gets the names of the pipeline's prefixes.
     """
     names, named = iter(_results(stations, settings)), list[Event]()
     for each in events:
+        if isinstance(each, RunStarted):
+            each = dataclasses.replace(each, prefixes=_prefixes(stations))  # noqa: PLW2901
         if isinstance(each, RunStarted | OperatorTotals) and (name := next(names, "")):
             names_too = {**each.fingerprints, "result": name}
             each = dataclasses.replace(each, fingerprints=names_too)  # noqa: PLW2901
@@ -78,6 +83,16 @@ def _results(stations: Optimized, settings: Settings) -> list[str]:
         return [name, *result_names(stations.plan, settings.seed)]
     except (DmlError, RuntimeError):  # files changed, or Python is exiting
         return []
+
+
+def _prefixes(stations: Optimized) -> Names:
+    """Return the names of the pipeline's prefixes; cached, since every run needs them."""
+    found = _PREFIXES.get(stations.plan)
+    if found is None:
+        from dml.optimize.shared_prefixes import prefix_names
+
+        found = _PREFIXES[stations.plan] = prefix_names(stations.normalized, stations.plan)
+    return found
 
 
 @cache

@@ -24,6 +24,8 @@ JOBS = ("job", "started", "runs", "pipelines", "failed", "rows", "bytes_read", "
         "process_cpu_s", "host_class")  # fmt: skip
 PIPELINES = ("fleet_fingerprint", "runs", "jobs", "failed", "rows", "bytes_read", "seconds",
              "cpu_s", "consumer_s", "host_class", "pipeline")  # fmt: skip
+SHARED = ("prefix", "operator", "runs", "computed", "jobs", "pipelines", "cpu_s",
+          "repeated_cpu_s", "rows", "bytes", "host_class")  # fmt: skip
 EXPORTED = ("runs", "operators", "notes")
 
 
@@ -68,6 +70,15 @@ def pipelines(output: Output, *, limit: int, root: str | None) -> None:
     """List the pipelines that took most processor time; the same program is one pipeline."""
     found = _opened(output, root)
     _answer(output, found, found.pipelines(), PIPELINES, limit)
+
+
+@fleet.command()
+@limit_option
+@of_fleet
+def shared(output: Output, *, limit: int, root: str | None) -> None:
+    """List what several runs computed alike, and the processor time that a cache would save."""
+    found = _opened(output, root)
+    _answer(output, found, found.shared(), SHARED, limit)
 
 
 @fleet.command()

@@ -36,8 +36,8 @@ SLICE_BYTES: Final = 32 << 20
 MOST_PARTS: Final = 4
 """More files of one kind and day than these are merged into one."""
 GROUP_ROWS: Final = 1 << 14
-PLANS_KIND: Final = "plans"
-"""Plans have no day: each is stored once, for all its runs."""
+TIMELESS: Final = ("plans", "prefixes")
+"""Tables of plans have no days: a plan is stored once, for all its runs."""
 LEASE: Final = "compacting"
 LEASE_S: Final = 600.0
 DAY_S: Final = 86_400.0
@@ -173,15 +173,19 @@ def _written(root: Path, before: Snapshot, runs: Iterable[Sequence[Event]]) -> I
     known = _known_plans(root, before)
     for day, events in days.items():
         found = tables(events)
-        plans = found.plans.filter(pc.invert(pc.is_in(found.plans["plan"], known)))
-        known = pa.concat_arrays([known, *plans["plan"].chunks])
-        yield from write_tables(root, day, found._replace(plans=plans))
+        fresh = {
+            kind: table.filter(pc.invert(pc.is_in(table["plan"], known)))
+            for kind, table in found._asdict().items()
+            if kind in TIMELESS
+        }
+        known = pa.concat_arrays([known, *found.runs["plan"].chunks])
+        yield from write_tables(root, day, found._replace(**fresh))
 
 
 def _known_plans(root: Path, before: Snapshot) -> pa.Array:
-    """Return the plans that the store has; those of a damaged file are written again."""
+    """Return the plans that the store has already."""
     names = [pa.array([], pa.string())]
-    for part in before.of(PLANS_KIND):
+    for part in (each for kind in TIMELESS for each in before.of(kind)):
         with contextlib.suppress(OSError, pa.ArrowException):
             names += read_part(root, part)["plan"].chunks
     return pa.concat_arrays(names)
@@ -196,7 +200,7 @@ def write_tables(root: Path, day: str, found: TelemetryTables) -> Iterator[Table
     """Write one day's tables as Parquet files, which no snapshot names yet; yield the files."""
     for kind, table in found._asdict().items():
         if table.num_rows:
-            yield _write(root, kind, "" if kind == PLANS_KIND else day, table)
+            yield _write(root, kind, "" if kind in TIMELESS else day, table)
 
 
 def _write(root: Path, kind: str, day: str, table: pa.Table) -> TableFile:
@@ -270,7 +274,7 @@ def _expire(root: Path, now: float, retain_days: int) -> int:
     """Remove the Parquet files of days that ended over ``retain_days`` days ago."""
     before = snapshot(root)
     first = dt.datetime.fromtimestamp(now - retain_days * DAY_S, dt.UTC).date().isoformat()
-    old = [each for each in before.parts if each.day < first and each.kind != PLANS_KIND]
+    old = [each for each in before.parts if each.day < first and each.kind not in TIMELESS]
     if not old or not commit(root, before.next((), old, before.folded)):
         return 0
     _remove(root, [each.path for each in old])

@@ -13,8 +13,9 @@ import pyarrow as pa
 from dml.base.host import cores
 from dml.errors import PlanError
 from dml.events import Event, Warned
+from dml.fleet import queries
 from dml.fleet.collector import LAYOUT, telemetry_root
-from dml.fleet.compaction import whole
+from dml.fleet.compaction import TIMELESS, whole
 from dml.fleet.reader import DAMAGED, read_file
 from dml.fleet.report import RunTable, run_table
 from dml.fleet.snapshot import Snapshot, event_files, snapshot
@@ -23,34 +24,6 @@ from dml.io.extras import extra
 
 TRIES: Final = 8
 """Compactions that may take place while a store is opened."""
-
-JOINED: Final = """
-    CREATE VIEW operators AS
-    SELECT numbers.*, plans.* EXCLUDE (plan, ordinal)
-    FROM numbers LEFT JOIN (SELECT DISTINCT * FROM plans) AS plans USING (plan, ordinal)
-"""
-OPERATORS: Final = """
-    SELECT * FROM operators WHERE $run IS NULL OR run = $run ORDER BY run, ordinal, worker
-"""
-JOBS: Final = """
-    SELECT job, host_class, min(started) AS started, max(finished) AS finished,
-           count(*) AS runs, count(DISTINCT fleet_fingerprint) AS pipelines,
-           count(*) FILTER (status = 'failed') AS failed,
-           sum(rows) AS rows, sum(bytes) AS bytes, sum(bytes_read) AS bytes_read,
-           sum(seconds) AS seconds, sum(cpu_s) AS cpu_s, sum(process_cpu_s) AS process_cpu_s,
-           sum(consumer_s) AS consumer_s, max(peak_bytes) AS peak_bytes
-    FROM runs GROUP BY ALL ORDER BY started, job
-"""
-PIPELINES: Final = """
-    SELECT fleet_fingerprint, host_class, any_value(pipeline) AS pipeline,
-           count(*) AS runs, count(DISTINCT job) AS jobs,
-           count(*) FILTER (status = 'failed') AS failed,
-           min(started) AS first, max(started) AS last,
-           sum(rows) AS rows, sum(bytes) AS bytes, sum(bytes_read) AS bytes_read,
-           sum(seconds) AS seconds, sum(cpu_s) AS cpu_s, sum(consumer_s) AS consumer_s
-    FROM runs GROUP BY fleet_fingerprint, host_class
-    ORDER BY cpu_s DESC NULLS LAST, fleet_fingerprint
-"""
 
 
 def open_fleet(path: str | os.PathLike[str] | None) -> Fleet:
@@ -98,7 +71,7 @@ class Fleet:
 
     def jobs(self) -> pa.Table:
         """Return one row per job (a process that runs pipelines) and class of machine."""
-        return self.query(JOBS)
+        return self.query(queries.JOBS)
 
     def pipelines(self) -> pa.Table:
         """Return one row per pipeline and class of machine, those with most processor time first.
@@ -106,12 +79,24 @@ class Fleet:
         Pipelines are the same if their ``fleet_fingerprint`` is: that of their operators and of the
         names of their files, without seeds.
         """
-        return self.query(PIPELINES)
+        return self.query(queries.PIPELINES)
+
+    def shared(self) -> pa.Table:
+        """Return what several runs computed alike: one row per prefix and class of machine.
+
+        A prefix is the source of a pipeline with the steps above it, up to the first that draws
+        random numbers. ``cpu_s`` is the processor time of all runs up to its last operator,
+        ``repeated_cpu_s`` what all but one of them took, which a cache after ``operator`` would
+        save; ``computed`` of ``runs`` computed it, the others had it from a cache. ``rows`` and
+        ``bytes`` are those of one run at the end of the prefix. Of prefixes that the same runs
+        have, the longest is returned. The costliest are first.
+        """
+        return self.query(queries.SHARED)
 
     def operators(self, run: str | None = None) -> pa.Table:
         """Return one row per operator and worker of all runs, or of one."""
         chosen = None if run is None else self._run(run)
-        return self.query(OPERATORS, {"run": chosen})
+        return self.query(queries.OPERATORS, {"run": chosen})
 
     def run(self, run: str) -> RunTable:
         """Return the table that ``ds.stats()`` printed for a run, given its name or its start."""
@@ -122,7 +107,8 @@ class Fleet:
         }
         plan = found["runs"]["plan"][0].as_py()
         plans = self.query("SELECT * FROM plans WHERE plan = $plan", {"plan": plan})
-        given = TelemetryTables(found["runs"], found["numbers"], plans, found["notes"])
+        shared = self.query("SELECT * FROM prefixes WHERE plan = $plan", {"plan": plan})
+        given = TelemetryTables(found["runs"], found["numbers"], plans, shared, found["notes"])
         return run_table(events_of(given), name)
 
     def query(self, sql: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
@@ -218,8 +204,9 @@ class Fleet:
                 names = ", ".join(f'"{name}"' for name in schema.names)
                 sources.append(f"SELECT {names} FROM read_parquet([{paths}])")  # noqa: S608 (quoted)
             view = {"operators": "numbers"}.get(kind, kind)
-            self._database.execute(f"CREATE VIEW {view} AS {' UNION ALL '.join(sources)}")
-        self._database.execute(JOINED)
+            every = f" {'UNION' if kind in TIMELESS else 'UNION ALL'} ".join(sources)
+            self._database.execute(f"CREATE VIEW {view} AS {every}")
+        self._database.execute(queries.JOINED)
 
 
 def _quoted(path: Path) -> str:

@@ -28,7 +28,7 @@ from dml.fleet.reader import latest
 MOMENT: Final = pa.timestamp("us", tz="UTC")
 DIGESTS: Final = ("fleet", "result", "cost", "kept", "rows")
 RUN_DIGESTS: Final = ("fleet", "result", "shape")
-DOCUMENTS: Final = ("options", "versions", "prefixes")
+DOCUMENTS: Final = ("options", "versions")
 
 
 def _columns(kind: pa.DataType, *names: str) -> list[pa.Field]:
@@ -80,6 +80,14 @@ PLANS: Final = pa.schema(
 )
 """One row per operator of a plan, for all runs of it."""
 
+PREFIXES: Final = pa.schema(
+    [
+        *_columns(pa.string(), "plan", "prefix", "operator"),
+        *_columns(pa.int64(), "place", "ordinal"),
+    ]
+)
+"""One row per prefix of a plan's pipeline: its name, place (source first) and last operator."""
+
 NOTES: Final = pa.schema(
     [
         *_columns(pa.string(), "run"),
@@ -91,42 +99,70 @@ NOTES: Final = pa.schema(
 
 
 class TelemetryTables(NamedTuple):
-    """The events of runs as four tables, which columns ``run`` and ``plan`` join."""
+    """The events of runs as five tables, which columns ``run`` and ``plan`` join."""
 
     runs: pa.Table
     operators: pa.Table
     plans: pa.Table
+    prefixes: pa.Table
     notes: pa.Table
 
 
-SCHEMAS: Final = TelemetryTables(RUNS, OPERATORS, PLANS, NOTES)
+SCHEMAS: Final = TelemetryTables(RUNS, OPERATORS, PLANS, PREFIXES, NOTES)
 
 
 def tables(events: Iterable[Event]) -> TelemetryTables:
-    """Return the tables of runs, operators, plans and notes; the latest of running totals count."""
+    """Return the tables of the events; of events with running totals, the latest count."""
     runs: dict[str, dict[str, Any]] = {}
-    operators: dict[str, list[OperatorTotals]] = {}
+    totals: dict[str, list[OperatorTotals]] = {}
+    prefixes: dict[str, list[dict[str, Any]]] = {}
     notes = []
     for event in latest(events):
         if isinstance(event, OperatorTotals):
-            operators.setdefault(event.run, []).append(event)
+            totals.setdefault(event.run, []).append(event)
         elif isinstance(event, RunStarted | RunFinished | Waits):
             row = runs.setdefault(event.run, dict.fromkeys(RUNS.names))
             row.update(_run_row(event))
+            if isinstance(event, RunStarted):
+                prefixes[event.run] = _prefixes(event)
         elif event.run and not isinstance(event, Progress):
             notes.append(_note(event))
-    plans: dict[str, list[dict[str, Any]]] = {}
-    rows = []
-    for run, totals in operators.items():
-        plan = _name_plan(totals, plans)
+    rows, plans, shared = _by_plan(runs, totals, prefixes)
+    found = (list(runs.values()), rows, plans, shared, notes)
+    return TelemetryTables(*map(pa.Table.from_pylist, found, SCHEMAS))
+
+
+Rows = list[dict[str, Any]]
+
+
+def _by_plan(
+    runs: dict[str, dict[str, Any]],
+    totals: Mapping[str, Sequence[OperatorTotals]],
+    prefixes: Mapping[str, Rows],
+) -> tuple[Rows, Rows, Rows]:
+    """Return rows of operators, plans and prefixes; set the plans of the runs."""
+    rows: Rows = []
+    known: dict[str, tuple[Rows, Rows]] = {}
+    for run in dict.fromkeys([*totals, *(name for name, each in prefixes.items() if each)]):
+        did, shared = totals.get(run, ()), prefixes.get(run, [])
+        facts = {each.ordinal: _facts(each) for each in reversed(did)}  # as the first worker says
+        ordered = [facts[ordinal] for ordinal in sorted(facts)]
+        plan = digest("plan", [[*row.values()] for row in (*ordered, *shared)]).hex()
+        known.setdefault(plan, (ordered, shared))
         runs.setdefault(run, {**dict.fromkeys(RUNS.names), "run": run})["plan"] = plan
-        rows += [{**_numbers(each), "plan": plan} for each in totals]
-    return TelemetryTables(
-        pa.Table.from_pylist(list(runs.values()), RUNS),
-        pa.Table.from_pylist(rows, OPERATORS),
-        pa.Table.from_pylist([row for each in plans.values() for row in each], PLANS),
-        pa.Table.from_pylist(notes, NOTES),
-    )
+        rows += [{**_row(each, OPERATORS), "plan": plan} for each in did]
+    plans = [{**row, "plan": plan} for plan, each in known.items() for row in each[0]]
+    return rows, plans, [{**row, "plan": plan} for plan, each in known.items() for row in each[1]]
+
+
+def _prefixes(event: RunStarted) -> Rows:
+    found = []
+    for place, (prefix, last) in enumerate(event.prefixes.items()):
+        ordinal, _, operator = last.partition(" ")
+        if ordinal.isdecimal():
+            row = {"prefix": prefix, "operator": operator, "place": place, "ordinal": int(ordinal)}
+            found.append(row)
+    return found
 
 
 def _run_row(event: Event) -> dict[str, Any]:
@@ -145,25 +181,12 @@ def _text(document: Mapping[str, str] | None) -> str | None:
     return json.dumps(document, separators=(",", ":")) if document else None
 
 
-def _name_plan(totals: Sequence[OperatorTotals], plans: dict[str, list[dict[str, Any]]]) -> str:
-    """Return the name of the plan with these operators, and enter it into ``plans``."""
-    rows = {each.ordinal: _facts(each) for each in reversed(totals)}  # as the first worker says
-    ordered = [rows[ordinal] for ordinal in sorted(rows)]
-    plan = digest("plan", [list(row.values()) for row in ordered]).hex()
-    plans.setdefault(plan, [{**row, "plan": plan} for row in ordered])
-    return plan
-
-
 def _facts(event: OperatorTotals) -> dict[str, Any]:
     """Return what is equal for all runs of the event's plan."""
     row = _row(event, PLANS)
     del row["plan"]
     digests = {domain: event.fingerprints.get(domain) or None for domain in DIGESTS}
     return row | {f"{domain}_fingerprint": each for domain, each in digests.items()}
-
-
-def _numbers(event: OperatorTotals) -> dict[str, Any]:
-    return _row(event, OPERATORS)
 
 
 def _note(event: Event) -> dict[str, Any]:
@@ -185,8 +208,12 @@ def _fitted(value: object, kind: pa.DataType) -> object:
 
 def events_of(found: TelemetryTables) -> Iterator[Event]:
     """Yield the events whose tables are ``found``."""
+    shared: dict[str, dict[str, str]] = {}
+    for row in found.prefixes.sort_by("place").to_pylist():
+        last = f"{row['ordinal']} {row['operator']}"
+        shared.setdefault(row["plan"], {})[row["prefix"]] = last
     for row in found.runs.to_pylist():
-        yield from _run_events(row)
+        yield from _run_events({**row, "prefixes": shared.get(row["plan"])})
     facts = {(row["plan"], row["ordinal"]): row for row in found.plans.to_pylist()}
     ends = {row["run"]: _seconds(row["finished"]) for row in found.runs.to_pylist()}
     for row in found.operators.to_pylist():

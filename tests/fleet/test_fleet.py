@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import tempfile
+from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dml
 from dml import col
 from dml.api import run_telemetry
 from dml.errors import PlanError
-from dml.events import Event, RunFinished, RunStarted
+from dml.events import Event, OperatorTotals, RunFinished, RunStarted
 from dml.fleet.collector import publish
 from dml.fleet.compaction import compact
 
@@ -34,7 +41,11 @@ def compacted(root: Path) -> None:
 
 def real_run(root: Path) -> dml.Dataset:
     ds = dml.range(1_000).filter(col("id") > 9).map(lambda row: {"x": [row["id"], "a"][0]}).batch(8)
-    ds = ds.with_options(telemetry_dir=str(root), plain_text=True)
+    return recorded(ds.with_options(plain_text=True), root)
+
+
+def recorded(ds: dml.Dataset, root: Path) -> dml.Dataset:
+    ds = ds.with_options(telemetry_dir=str(root))
     list(ds)
     collector = run_telemetry.collector_of(ds._settings)
     assert collector is not None
@@ -123,3 +134,91 @@ def test_without_duckdb_the_error_says_what_to_install(
     monkeypatch.setitem(__import__("sys").modules, "duckdb", None)
     with pytest.raises(PlanError, match="dml\\[fleet\\]"):
         dml.fleet.open(tmp_path)
+
+
+PLANS = {"p": ["s", "f", "m"], "q": ["s", "f", "n"], "r": ["s", "g"], "t": ["u"]}
+"""Pipelines, and the names of their prefixes; the operator of each has its ordinal."""
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(sorted(PLANS)),
+            st.sampled_from(["j", "k"]),
+            st.sampled_from(["m", "gpu"]),
+            st.integers(0, 9),
+        ),
+        max_size=8,
+    )
+)
+def test_shared_prefixes_are_those_that_several_runs_have(
+    runs: list[tuple[str, str, str, int]],
+) -> None:
+    events: list[Event] = [RunStarted(run="none", at=NOON)]
+    for number, (plan, job, host_class, cost) in enumerate(runs):
+        name, names = f"run{number}", PLANS[plan]
+        prefixes = {prefix: f"{n} {prefix.upper()}" for n, prefix in enumerate(names)}
+        start = run(name, job, plan, host_class)[0]
+        assert isinstance(start, RunStarted)
+        events.append(dataclasses.replace(start, prefixes=prefixes))
+        events += [
+            OperatorTotals(
+                run=name, at=NOON, ordinal=n, operator=prefix, worker=worker, cpu_s=float(cost),
+                rows_out=min(cost, 4), fingerprints={"fleet": f"{plan}{n}"},
+            )
+            for n, prefix in enumerate(names)
+            for worker in ("", "b")
+        ]  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        publish(Path(folder), "w-0", events, NOON)
+        found = dml.fleet.open(folder).shared().to_pylist()
+    got = {(row["prefix"], row["host_class"]): row for row in found}
+    for key, row in got.items():
+        assert row == {**row, **expected(runs, *key)}
+    users = Counter((prefix, run[2]) for run in runs for prefix in PLANS[run[0]])
+    longer = {"s": "fg", "f": "mn"}
+    assert set(got) == {
+        (prefix, machine)
+        for (prefix, machine), count in users.items()
+        if count > 1
+        and all(users[each, machine] < count for each in longer.get(prefix, ""))
+        and expected(runs, prefix, machine)["computed"]
+    }
+    repeated = [row["repeated_cpu_s"] for row in found]
+    assert repeated == sorted(repeated, reverse=True)
+
+
+def expected(
+    runs: list[tuple[str, str, str, int]], prefix: str, machine: str
+) -> dict[str, float | int | str]:
+    """What ``shared()`` says of a prefix, one run after the other."""
+    mine = [each for each in runs if each[2] == machine and prefix in PLANS[each[0]]]
+    computed = [each for each in mine if each[3] > 0]
+    cpu_s = sum(2.0 * each[3] * (PLANS[each[0]].index(prefix) + 1) for each in mine)
+    return {
+        "operator": prefix.upper(),
+        "runs": len(mine),
+        "computed": len(computed),
+        "jobs": len({each[1] for each in mine}),
+        "pipelines": len({each[0] for each in mine}),
+        "cpu_s": cpu_s,
+        "repeated_cpu_s": cpu_s * (1 - 1 / len(computed)) if computed else 0.0,
+    }
+
+
+def test_real_pipelines_share_what_they_compute_alike(tmp_path: Path) -> None:
+    data = pa.table({name: range(2_000) for name in "abc"})
+    pq.write_table(data, tmp_path / "t.parquet", row_group_size=500)
+    common = dml.read_parquet(str(tmp_path / "t.parquet")).filter(col("a") >= 1_000)
+    tails = [
+        common.with_columns(d=col("b") + 1).batch(7),
+        common.map(lambda row: {"x": str(row["a"])}).shuffle(9).batch(5),
+        dml.read_parquet(str(tmp_path / "t.parquet")).filter(col("a") >= 1_000).select("c"),
+    ]
+    for ds in tails:
+        recorded(ds, tmp_path / "fleet")
+    fleet = dml.fleet.open(tmp_path / "fleet")
+    (first,) = (row for row in fleet.shared().to_pylist() if row["runs"] == 3)
+    assert (first["operator"], first["pipelines"], first["rows"]) == ("Segment", 3, 1_000)
+    whole = [row["runs"] for row in fleet.pipelines().to_pylist()]
+    assert whole == [1, 1, 1]  # as whole graphs they have nothing in common

@@ -1,0 +1,70 @@
+"""The queries of a fleet, in DuckDB's SQL; figures of different classes of machine stay apart."""
+
+from __future__ import annotations
+
+from typing import Final
+
+JOINED: Final = """
+    CREATE VIEW operators AS
+    SELECT numbers.*, plans.* EXCLUDE (plan, ordinal)
+    FROM numbers LEFT JOIN plans USING (plan, ordinal)
+"""
+OPERATORS: Final = """
+    SELECT * FROM operators WHERE $run IS NULL OR run = $run ORDER BY run, ordinal, worker
+"""
+JOBS: Final = """
+    SELECT job, host_class, min(started) AS started, max(finished) AS finished,
+           count(*) AS runs, count(DISTINCT fleet_fingerprint) AS pipelines,
+           count(*) FILTER (status = 'failed') AS failed,
+           sum(rows) AS rows, sum(bytes) AS bytes, sum(bytes_read) AS bytes_read,
+           sum(seconds) AS seconds, sum(cpu_s) AS cpu_s, sum(process_cpu_s) AS process_cpu_s,
+           sum(consumer_s) AS consumer_s, max(peak_bytes) AS peak_bytes
+    FROM runs GROUP BY ALL ORDER BY started, job
+"""
+PIPELINES: Final = """
+    SELECT fleet_fingerprint, host_class, any_value(pipeline) AS pipeline,
+           count(*) AS runs, count(DISTINCT job) AS jobs,
+           count(*) FILTER (status = 'failed') AS failed,
+           min(started) AS first, max(started) AS last,
+           sum(rows) AS rows, sum(bytes) AS bytes, sum(bytes_read) AS bytes_read,
+           sum(seconds) AS seconds, sum(cpu_s) AS cpu_s, sum(consumer_s) AS consumer_s
+    FROM runs GROUP BY fleet_fingerprint, host_class
+    ORDER BY cpu_s DESC NULLS LAST, fleet_fingerprint
+"""
+# Sums by plan come first: plans are few, and their prefixes are joined with the sums.
+SHARED: Final = """
+    WITH known AS (
+        SELECT * REPLACE (coalesce(host_class, '') AS host_class) FROM runs
+    ), costs AS (
+        SELECT plan, host_class, ordinal, sum(n.cpu_s) AS cpu_s, sum(n.seconds) AS seconds,
+               count(DISTINCT run) FILTER (n.rows_out > 0) AS computed,
+               sum(n.rows_out) AS rows, sum(n.bytes_out) AS bytes
+        FROM numbers AS n JOIN known USING (run, plan) GROUP BY ALL
+    ), spent AS (
+        SELECT prefix, host_class, sum(c.cpu_s) AS cpu_s, sum(c.seconds) AS seconds
+        FROM prefixes AS p JOIN costs AS c ON c.plan = p.plan AND c.ordinal <= p.ordinal
+        GROUP BY ALL
+    ), made AS (
+        SELECT prefix, host_class, sum(computed) AS computed,
+               max(rows // computed) AS rows, max(bytes // computed) AS bytes
+        FROM prefixes JOIN costs USING (plan, ordinal) WHERE computed > 0 GROUP BY ALL
+    ), used AS (
+        SELECT prefix, host_class, any_value(operator) AS operator, count(*) AS runs,
+               count(DISTINCT job) AS jobs, count(DISTINCT fleet_fingerprint) AS pipelines,
+               min(started) AS first, max(started) AS last
+        FROM prefixes JOIN known USING (plan) GROUP BY ALL
+    ), longer AS (
+        SELECT DISTINCT a.prefix, b.prefix AS next
+        FROM prefixes AS a JOIN prefixes AS b ON a.plan = b.plan AND b.place = a.place + 1
+    ), covered AS (
+        SELECT longer.prefix, host_class, max(runs) AS next_runs
+        FROM longer JOIN used ON used.prefix = longer.next GROUP BY ALL
+    )
+    SELECT prefix, host_class, operator, runs, computed, jobs, pipelines, cpu_s,
+           cpu_s * (1 - 1 / computed) AS repeated_cpu_s, seconds,
+           CAST(rows AS BIGINT) AS rows, CAST(bytes AS BIGINT) AS bytes, first, last
+    FROM used JOIN spent USING (prefix, host_class) JOIN made USING (prefix, host_class)
+    LEFT JOIN covered USING (prefix, host_class)
+    WHERE runs > 1 AND coalesce(next_runs, 0) < runs
+    ORDER BY repeated_cpu_s DESC NULLS LAST, prefix
+"""
