@@ -26,6 +26,7 @@ PIPELINES = ("fleet_fingerprint", "runs", "jobs", "failed", "rows", "bytes_read"
              "cpu_s", "consumer_s", "host_class", "pipeline")  # fmt: skip
 SHARED = ("prefix", "operator", "runs", "computed", "jobs", "pipelines", "cpu_s",
           "repeated_cpu_s", "rows", "bytes", "host_class")  # fmt: skip
+HEADLINES = ("figure", "statement", "value", "paper")
 EXPORTED = ("runs", "operators", "notes")
 
 
@@ -79,6 +80,19 @@ def shared(output: Output, *, limit: int, root: str | None) -> None:
     """List what several runs computed alike, and the processor time that a cache would save."""
     found = _opened(output, root)
     _answer(output, found, found.shared(), SHARED, limit)
+
+
+@fleet.command()
+@of_fleet
+def figures(output: Output, *, root: str | None) -> None:
+    """Compare the fleet with that of the tf.data study: what its jobs read, spend and repeat."""
+    found = _opened(output, root)
+    drawn = found.figures()
+    value = {
+        name: [{key: _plain(each) for key, each in row.items()} for row in table.to_pylist()]
+        for name, table in drawn._asdict().items()
+    }
+    output.answer(value, lambda: "\n".join(grid_of(drawn.headlines, HEADLINES).lines()))
 
 
 @fleet.command()

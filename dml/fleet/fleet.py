@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -16,12 +16,14 @@ from dml.events import Event, Warned
 from dml.fleet import queries
 from dml.fleet.collector import LAYOUT, telemetry_root
 from dml.fleet.compaction import TIMELESS, whole
+from dml.fleet.figures import Figures, figures_of
 from dml.fleet.reader import DAMAGED, read_file
 from dml.fleet.report import RunTable, run_table
 from dml.fleet.snapshot import Snapshot, event_files, snapshot
 from dml.fleet.tables import SCHEMAS, TelemetryTables, events_of, tables
 from dml.io.extras import extra
 
+T = TypeVar("T")
 TRIES: Final = 8
 """Compactions that may take place while a store is opened."""
 
@@ -117,12 +119,20 @@ class Fleet:
         The tables are ``runs``, ``operators`` and ``notes`` (warnings, and decisions of the tuner).
         A file that turns out to be damaged is left out, and ``warnings`` has a text about it.
         """
+        return self._guarded(lambda: self._database.sql(sql, params=parameters).to_arrow_table())
+
+    def figures(self) -> Figures:
+        """Return the figures of the fleet study of tf.data, about these runs."""
+        return self._guarded(lambda: figures_of(self._database))
+
+    def _guarded(self, work: Callable[[], T]) -> T:
+        """Return the result of ``work``; if a file is damaged, do it again without that file."""
         try:
-            return self._database.sql(sql, params=parameters).to_arrow_table()
+            return work()
         except self._duckdb.Error:
             if not self._without_damage():
                 raise
-        return self._database.sql(sql, params=parameters).to_arrow_table()
+        return work()
 
     def _without_damage(self) -> bool:
         """Read all files, and leave the damaged ones out; return False if there are none."""

@@ -36,10 +36,10 @@ SHARED: Final = """
     WITH known AS (
         SELECT * REPLACE (coalesce(host_class, '') AS host_class) FROM runs
     ), costs AS (
-        SELECT plan, host_class, ordinal, sum(n.cpu_s) AS cpu_s, sum(n.seconds) AS seconds,
-               count(DISTINCT run) FILTER (n.rows_out > 0) AS computed,
-               sum(n.rows_out) AS rows, sum(n.bytes_out) AS bytes
-        FROM numbers AS n JOIN known USING (run, plan) GROUP BY ALL
+        SELECT plan, coalesce(host_class, '') AS host_class, ordinal, sum(cpu_s) AS cpu_s,
+               sum(seconds) AS seconds, count(DISTINCT run) FILTER (rows_out > 0) AS computed,
+               sum(rows_out) AS rows, sum(bytes_out) AS bytes
+        FROM numbers GROUP BY ALL
     ), spent AS (
         SELECT prefix, host_class, sum(c.cpu_s) AS cpu_s, sum(c.seconds) AS seconds
         FROM prefixes AS p JOIN costs AS c ON c.plan = p.plan AND c.ordinal <= p.ordinal

@@ -14,6 +14,7 @@ from dml.base.display import Grid
 DIGEST_LETTERS: Final = 12
 """Letters of a fingerprint or name of a run that are shown: enough to identify it."""
 NAMES: Final = ("run", "job", "plan", "prefix")
+SHARES: Final = ("share", "value", "paper")
 TITLES: Final = {"fleet_fingerprint": "fingerprint", "consumer_s": "waited"}
 
 
@@ -40,4 +41,4 @@ def cell_text(column: str, value: Any) -> str:
         return bytes_text(value)
     if column.endswith("_s") or column == "seconds":
         return seconds_text(value)
-    return f"{value:.1%}" if column == "share" else count_text(value)
+    return f"{value:.1%}" if column in SHARES else count_text(value)

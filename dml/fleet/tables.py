@@ -58,7 +58,7 @@ RUNS: Final = pa.schema(
 
 OPERATORS: Final = pa.schema(
     [
-        *_columns(pa.string(), "run", "worker", "plan"),
+        *_columns(pa.string(), "run", "job", "host_class", "worker", "plan"),
         *_columns(pa.int64(), "ordinal", "rows_in", "rows_out", "bytes_in", "bytes_out"),
         *_columns(pa.float64(), "seconds", "cpu_s"),
         *_columns(pa.int64(), "blocks", "python_calls"),
@@ -149,8 +149,10 @@ def _by_plan(
         ordered = [facts[ordinal] for ordinal in sorted(facts)]
         plan = digest("plan", [[*row.values()] for row in (*ordered, *shared)]).hex()
         known.setdefault(plan, (ordered, shared))
-        runs.setdefault(run, {**dict.fromkeys(RUNS.names), "run": run})["plan"] = plan
-        rows += [{**_row(each, OPERATORS), "plan": plan} for each in did]
+        row = runs.setdefault(run, {**dict.fromkeys(RUNS.names), "run": run})
+        row["plan"] = plan
+        whose = {name: row[name] for name in ("job", "host_class", "plan")}
+        rows += [{**_row(each, OPERATORS), **whose} for each in did]
     plans = [{**row, "plan": plan} for plan, each in known.items() for row in each[0]]
     return rows, plans, [{**row, "plan": plan} for plan, each in known.items() for row in each[1]]
 

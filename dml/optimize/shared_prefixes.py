@@ -26,12 +26,13 @@ def prefix_names(normal: Node, plan: Plan) -> Names:
     differ between epochs; nobody would keep them.
     """
     memo: Memo = {}
+    operators = [_own(each, memo) for each in plan.operators]
     found: Names = {}
     below, ordinal = b"", 0
     for node in normal.chain():
         if any(map(_draws, (node, *(n for each in node.inputs[1:] for n in each.walk())))):
             break
-        ordinal = _last(node, plan.operators, ordinal, memo)
+        ordinal = _last(_own(node, memo), operators, ordinal)
         others = (fingerprint_of(each, Domain.FLEET, 0, memo) for each in node.inputs[1:])
         beside = [bytes.fromhex(each) for each in others]
         parts = [*_parts(node)]
@@ -54,19 +55,19 @@ def _parts(node: Node) -> Iterator[Node]:
     yield node
 
 
-def _last(node: Node, operators: Sequence[Node], start: int, memo: Memo) -> int:
-    """Return the ordinal of the operator that computes ``node``, from ``start`` on.
+def _own(node: Node, memo: Memo) -> list[object]:
+    """Return the parts of an operator's name without its inputs; of a lifted one, as written."""
+    written = node.function if isinstance(node, LiftedNode) else node
+    return name_parts(written, Domain.FLEET, memo)
 
-    If it has no operator of its own, its work is that of the operator at ``start``.
+
+def _last(own: list[object], operators: Sequence[list[object]], start: int) -> int:
+    """Return the ordinal, from ``start`` on, of the operator that computes one named ``own``.
+
+    Columns that are never read may be missing in it: then it is the next operator of the same kind.
+    If there is none, its work is part of the operator at ``start``.
     """
-    written = _written(node)
-    own = name_parts(written, Domain.FLEET, memo)
-    there = [(n, _written(each)) for n, each in enumerate(operators) if n >= start]
-    equal = (n for n, each in there if name_parts(each, Domain.FLEET, memo) == own)
-    alike = (n for n, each in there if type(each) is type(written))
+    places = range(start, len(operators))
+    equal = (place for place in places if operators[place] == own)
+    alike = (place for place in places if operators[place][0] == own[0])
     return next(equal, next(alike, start))
-
-
-def _written(node: Node) -> Node:
-    """Return the operator that calls the function of a lifted one; other operators as they are."""
-    return node.function if isinstance(node, LiftedNode) else node

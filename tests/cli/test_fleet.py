@@ -93,3 +93,14 @@ def test_damage_goes_to_standard_error(dml: Dml, store: Path) -> None:
     assert told.code == 0
     assert "damaged: " in told.err
     assert len(told.out.splitlines()) == 3
+
+
+def test_figures_and_shared_prefixes_print_tables(dml: Dml, store: Path) -> None:
+    told = dml("fleet", "figures", "--root", store)
+    assert told.code == 0
+    assert told.out.splitlines()[0].split() == ["figure", "statement", "value", "paper"]
+    assert any(line.endswith("75.0%") for line in told.out.splitlines())
+    whole = dml("fleet", "figures", "--root", store, "--json").json
+    assert whole["figure_12"][-1]["runs"] == 1.0
+    shared = dml("fleet", "shared", "--root", store, "--json").json
+    assert shared["rows"] == []
