@@ -39,6 +39,13 @@ def seconds_text(seconds: float | None) -> str:
     return f"{_three_digits(seconds * 1e6)} us" if seconds else "0 s"
 
 
+def duration_text(seconds: float | None) -> str:
+    """Format seconds as ``seconds_text`` does, and as hours from two hours on: ``12.5 h``."""
+    if seconds is None or seconds < 7_200:
+        return seconds_text(seconds)
+    return f"{_three_digits(seconds / 3_600)} h"
+
+
 def _three_digits(figure: float) -> str:
     places = 2 if figure < 9.995 else 1 if figure < 99.95 else 0
     return f"{figure:,.{places}f}"

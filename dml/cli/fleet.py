@@ -106,6 +106,15 @@ def run(output: Output, *, name: str, root: str | None) -> None:
 
 
 @fleet.command()
+@click.option("--out", metavar="FILE", default="fleet.html", show_default=True)
+@of_fleet
+def report(output: Output, *, out: str, root: str | None) -> None:
+    """Write one HTML page with tables and charts, which needs no network."""
+    path = _opened(output, root).report(out)
+    output.answer({"path": str(path)}, lambda: str(path))
+
+
+@fleet.command()
 @click.argument("folder", metavar="FOLDER", type=click.Path(path_type=Path))
 @of_fleet
 def export(output: Output, *, folder: Path, root: str | None) -> None:

@@ -25,7 +25,7 @@ from dml.events import Event, RunFinished, Warned
 from dml.fleet.collector import LAYOUT, UNFINISHED, publish
 from dml.fleet.reader import DAMAGED, read_file
 from dml.fleet.snapshot import Snapshot, TableFile, commit, event_files, snapshot
-from dml.fleet.tables import SCHEMAS, TelemetryTables, tables
+from dml.fleet.tables import TelemetryTables, tables
 
 SETTLED_S: Final = 3600.0
 """An event file is compacted when it is this old, so that events of one run are together."""
@@ -266,7 +266,8 @@ def _merge(root: Path) -> None:
 
 def _merge_parts(root: Path, kind: str, day: str, parts: Sequence[TableFile]) -> None:
     try:
-        whole = pa.concat_tables([read_part(root, each) for each in parts])
+        tables_of_day = [read_part(root, each) for each in parts]
+        whole = pa.concat_tables(tables_of_day, promote_options="default")  # of several versions
     except (OSError, pa.ArrowException):
         return  # a damaged file stays as it is; who reads it is told
     made = _write(root, kind, day, whole)
@@ -279,9 +280,8 @@ def _merge_parts(root: Path, kind: str, day: str, parts: Sequence[TableFile]) ->
 
 def read_part(root: Path, part: TableFile) -> pa.Table:
     """Return a Parquet file's rows. Raise OSError or ArrowException if the file is damaged."""
-    schema = getattr(SCHEMAS, part.kind)
     path = root / LAYOUT / part.path
-    return pq.ParquetFile(path, page_checksum_verification=True).read().cast(schema)
+    return pq.ParquetFile(path, page_checksum_verification=True).read()
 
 
 def _expire(root: Path, now: float, retain_days: int) -> int:

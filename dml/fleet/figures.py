@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-POINTS: Final = ", ".join(f"{n / 100:.2f}" for n in range(101))
+POINTS: Final = f"CAST([{', '.join(f'{n / 100:.2f}' for n in range(101))}] AS DOUBLE[])"
 """Quantiles of a distribution that a figure draws."""
 
 FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -62,13 +62,13 @@ SPENT: Final = """
     FROM runs GROUP BY job
 """
 FIGURE_1: Final = f"""
-    SELECT unnest([{POINTS}]) AS jobs,
-           unnest(quantile_cont(least(ingest / compute, 1), [{POINTS}])) AS ingest_share
+    SELECT unnest({POINTS}) AS jobs,
+           unnest(quantile_cont(least(ingest / compute, 1), {POINTS})) AS ingest_share
     FROM spent WHERE compute > 0 AND ingest IS NOT NULL
 """  # noqa: S608
 FIGURE_2: Final = f"""
-    SELECT unnest([{POINTS}]) AS jobs,
-           unnest(quantile_cont(bytes_read::DOUBLE, [{POINTS}])) AS bytes_read
+    SELECT unnest({POINTS}) AS jobs,
+           unnest(quantile_cont(bytes_read::DOUBLE, {POINTS})) AS bytes_read
     FROM spent WHERE bytes_read IS NOT NULL
 """  # noqa: S608
 FIGURE_9: Final = """
@@ -96,7 +96,7 @@ RATIOS: Final = """
     GROUP BY family, job HAVING sum(n.bytes_in) > 0
 """
 FIGURE_10: Final = f"""
-    SELECT scope, unnest([{POINTS}]) AS jobs, unnest(quantile_cont(ratio, [{POINTS}])) AS ratio
+    SELECT scope, unnest({POINTS}) AS jobs, unnest(quantile_cont(ratio, {POINTS})) AS ratio
     FROM ratios GROUP BY scope ORDER BY scope DESC, jobs
 """  # noqa: S608
 HOURS: Final = """

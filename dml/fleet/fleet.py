@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 
 from dml.base.host import cores
+from dml.base.ownership import own_file
 from dml.errors import PlanError
 from dml.events import Event, Warned
 from dml.fleet import queries
@@ -20,7 +21,7 @@ from dml.fleet.figures import Figures, figures_of
 from dml.fleet.reader import DAMAGED, read_file
 from dml.fleet.report import RunTable, run_table
 from dml.fleet.snapshot import Snapshot, event_files, snapshot
-from dml.fleet.tables import SCHEMAS, TelemetryTables, events_of, tables
+from dml.fleet.tables import TelemetryTables, events_of, tables
 from dml.io.extras import extra
 
 T = TypeVar("T")
@@ -125,6 +126,19 @@ class Fleet:
         """Return the figures of the fleet study of tf.data, about these runs."""
         return self._guarded(lambda: figures_of(self._database))
 
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write one HTML page about these runs to ``path``, and return the path.
+
+        The page shows what was computed more than once, the costliest pipelines, the last runs and
+        the figures of the tf.data study. It is one file that needs no network.
+        """
+        from dml.fleet.report_page import report_html  # noqa: PLC0415 (loads the charts)
+
+        html = report_html(self)
+        with open(path, "w", encoding="utf-8", opener=own_file) as file:
+            file.write(html)
+        return Path(path)
+
     def _guarded(self, work: Callable[[], T]) -> T:
         """Return the result of ``work``; if a file is damaged, do it again without that file."""
         try:
@@ -206,16 +220,17 @@ class Fleet:
         self._snapshot = found
         self._database = self._duckdb.connect(config={"threads": cores(), "temp_directory": ""})
         self._database.execute("SET TimeZone = 'UTC'")
-        for kind, schema in SCHEMAS._asdict().items():
-            self._database.register(f"fresh_{kind}", getattr(self._fresh, kind))
-            sources = [f"SELECT * FROM fresh_{kind}"]  # noqa: S608 (names of SCHEMAS)
+        for kind, fresh in self._fresh._asdict().items():
+            self._database.register(f"fresh_{kind}", fresh)
+            sources = [f"SELECT * FROM fresh_{kind}"]  # noqa: S608 (names of TelemetryTables)
             if parts := found.of(kind):
                 paths = ", ".join(_quoted(self.path / LAYOUT / each.path) for each in parts)
-                names = ", ".join(f'"{name}"' for name in schema.names)
-                sources.append(f"SELECT {names} FROM read_parquet([{paths}])")  # noqa: S608 (quoted)
+                # by name: files of other versions of dml have other columns
+                sources.append(f"SELECT * FROM read_parquet([{paths}], union_by_name = true)")  # noqa: S608 (quoted)
             view = {"operators": "numbers"}.get(kind, kind)
-            every = f" {'UNION' if kind in TIMELESS else 'UNION ALL'} ".join(sources)
-            self._database.execute(f"CREATE VIEW {view} AS {every}")
+            union = "UNION BY NAME" if kind in TIMELESS else "UNION ALL BY NAME"
+            self._database.execute(f"CREATE VIEW {view} AS {f' {union} '.join(sources)}")
+        self._database.execute(queries.TOTAL)
         self._database.execute(queries.JOINED)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+# A sum of integers has 128 bits in DuckDB, which no other program reads as an integer.
+TOTAL: Final = "CREATE MACRO total(amount) AS try_cast(sum(amount) AS BIGINT)"
 JOINED: Final = """
     CREATE VIEW operators AS
     SELECT numbers.*, plans.* EXCLUDE (plan, ordinal)
@@ -16,7 +18,7 @@ JOBS: Final = """
     SELECT job, host_class, min(started) AS started, max(finished) AS finished,
            count(*) AS runs, count(DISTINCT fleet_fingerprint) AS pipelines,
            count(*) FILTER (status = 'failed') AS failed,
-           sum(rows) AS rows, sum(bytes) AS bytes, sum(bytes_read) AS bytes_read,
+           total(rows) AS rows, total(bytes) AS bytes, total(bytes_read) AS bytes_read,
            sum(seconds) AS seconds, sum(cpu_s) AS cpu_s, sum(process_cpu_s) AS process_cpu_s,
            sum(consumer_s) AS consumer_s, max(peak_bytes) AS peak_bytes
     FROM runs GROUP BY ALL ORDER BY started, job
@@ -26,7 +28,7 @@ PIPELINES: Final = """
            count(*) AS runs, count(DISTINCT job) AS jobs,
            count(*) FILTER (status = 'failed') AS failed,
            min(started) AS first, max(started) AS last,
-           sum(rows) AS rows, sum(bytes) AS bytes, sum(bytes_read) AS bytes_read,
+           total(rows) AS rows, total(bytes) AS bytes, total(bytes_read) AS bytes_read,
            sum(seconds) AS seconds, sum(cpu_s) AS cpu_s, sum(consumer_s) AS consumer_s
     FROM runs GROUP BY fleet_fingerprint, host_class
     ORDER BY cpu_s DESC NULLS LAST, fleet_fingerprint
@@ -38,14 +40,14 @@ SHARED: Final = """
     ), costs AS (
         SELECT plan, coalesce(host_class, '') AS host_class, ordinal, sum(cpu_s) AS cpu_s,
                sum(seconds) AS seconds, count(DISTINCT run) FILTER (rows_out > 0) AS computed,
-               sum(rows_out) AS rows, sum(bytes_out) AS bytes
+               total(rows_out) AS rows, total(bytes_out) AS bytes
         FROM numbers GROUP BY ALL
     ), spent AS (
         SELECT prefix, host_class, sum(c.cpu_s) AS cpu_s, sum(c.seconds) AS seconds
         FROM prefixes AS p JOIN costs AS c ON c.plan = p.plan AND c.ordinal <= p.ordinal
         GROUP BY ALL
     ), made AS (
-        SELECT prefix, host_class, sum(computed) AS computed,
+        SELECT prefix, host_class, total(computed) AS computed,
                max(rows // computed) AS rows, max(bytes // computed) AS bytes
         FROM prefixes JOIN costs USING (plan, ordinal) WHERE computed > 0 GROUP BY ALL
     ), used AS (
@@ -62,9 +64,36 @@ SHARED: Final = """
     )
     SELECT prefix, host_class, operator, runs, computed, jobs, pipelines, cpu_s,
            cpu_s * (1 - 1 / computed) AS repeated_cpu_s, seconds,
-           CAST(rows AS BIGINT) AS rows, CAST(bytes AS BIGINT) AS bytes, first, last
+           rows, bytes, first, last
     FROM used JOIN spent USING (prefix, host_class) JOIN made USING (prefix, host_class)
     LEFT JOIN covered USING (prefix, host_class)
     WHERE runs > 1 AND coalesce(next_runs, 0) < runs
     ORDER BY repeated_cpu_s DESC NULLS LAST, prefix
+"""
+DAYS: Final = """
+    SELECT date_trunc('day', started)::TIMESTAMP AS day,
+           coalesce(host_class, 'unknown') AS host_class,
+           coalesce(sum(cpu_s), 0) / 3600 AS cpu_h
+    FROM runs WHERE started IS NOT NULL GROUP BY ALL ORDER BY day, host_class
+"""
+LAST_RUNS: Final = """
+    WITH last AS (
+        SELECT run, started, status, rows, seconds, consumer_s / nullif(seconds, 0) AS waited_share,
+               pipeline
+        FROM runs ORDER BY started DESC NULLS LAST, run LIMIT $count
+    ), named AS (
+        SELECT run, operator, sum(seconds) AS seconds
+        FROM operators WHERE run IN (SELECT run FROM last) GROUP BY ALL
+    ), slowest AS (
+        SELECT run, arg_max(operator, seconds) AS slowest FROM named GROUP BY run
+    )
+    SELECT * FROM last LEFT JOIN slowest USING (run) ORDER BY started DESC NULLS LAST, run
+"""
+COUNTS: Final = """
+    SELECT count(*) AS runs, count(DISTINCT job) AS jobs,
+           count(DISTINCT fleet_fingerprint) AS pipelines, min(started) AS first,
+           max(started) AS last, count(*) FILTER (status = 'failed') AS failed,
+           count(*) FILTER (consumer_s > 0.1 * seconds) AS waiting, sum(cpu_s) AS cpu_s,
+           count(*) FILTER (finished IS NULL AND started > now() - INTERVAL 1 DAY) AS running
+    FROM runs
 """

@@ -8,14 +8,18 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from dml.base.amounts import ABSENT, bytes_text, count_text, seconds_text
+from dml.base.amounts import ABSENT, bytes_text, count_text, duration_text
 from dml.base.display import Grid
 
 DIGEST_LETTERS: Final = 12
 """Letters of a fingerprint or name of a run that are shown: enough to identify it."""
 NAMES: Final = ("run", "job", "plan", "prefix")
-SHARES: Final = ("share", "value", "paper")
-TITLES: Final = {"fleet_fingerprint": "fingerprint", "consumer_s": "waited"}
+SHARES: Final = ("share", "waited_share", "value", "paper")
+TITLES: Final = {
+    "fleet_fingerprint": "fingerprint",
+    "consumer_s": "waited",
+    "waited_share": "waited",
+}
 
 
 def grid_of(table: pa.Table, columns: Sequence[str]) -> Grid:
@@ -40,5 +44,5 @@ def cell_text(column: str, value: Any) -> str:
     if column.endswith("bytes") or column.startswith("bytes"):
         return bytes_text(value)
     if column.endswith("_s") or column == "seconds":
-        return seconds_text(value)
+        return duration_text(value)
     return f"{value:.1%}" if column in SHARES else count_text(value)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -244,3 +247,28 @@ def test_a_store_that_is_compacted_while_it_is_opened_is_read_again(
     monkeypatch.setattr(module, "snapshot", late)
     assert set(told(tmp_path)) == {"a0", "a1", "a2"}
     assert dml.fleet.open(tmp_path).warnings == ()
+
+
+def test_files_of_other_versions_have_fewer_or_more_columns(tmp_path: Path) -> None:
+    for n in range(MOST_PARTS + 1):
+        record(tmp_path, f"w-{n}", events_of_run(f"a{n}"))
+        compact_all(tmp_path)
+        old, *_ = files_of(tmp_path, "operators")
+        if n == 0:
+            table = pq.read_table(old).drop_columns(["job", "cache_hits"])
+            pq.write_table(table.append_column("later", pa.array([7, 7])), old)
+            last = max((tmp_path / LAYOUT / "snapshots").iterdir())
+            parts = json.loads(last.read_text())
+            for part in parts["parts"]:
+                part[4] = (tmp_path / LAYOUT / part[0]).stat().st_size
+            last.write_text(json.dumps(parts))
+            found = Fleet(tmp_path).operators("a0").to_pylist()
+            assert [(row["later"], row["job"], row["cache_hits"]) for row in found] == [
+                (7, None, None),
+                (7, None, None),
+            ]
+    assert len(files_of(tmp_path, "operators")) == 1  # merged
+    found = Fleet(tmp_path).operators().to_pylist()
+    assert {(row["run"], row["later"], row["job"]) for row in found} == {
+        ("a0", 7, None), *((f"a{n}", None, "j") for n in range(1, MOST_PARTS + 1))
+    }  # fmt: skip

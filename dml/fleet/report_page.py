@@ -1,0 +1,237 @@
+"""One HTML page shows what a fleet runs, what it costs, and what it computes more than once.
+
+The page needs no server and no network: scripts are in the file, and a content policy forbids all
+others. Names are shown as text, whatever is in them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dml.base.amounts import counted, duration_text
+from dml.base.display import escaped
+from dml.fleet import queries
+from dml.fleet.figures import BYTES, Figures
+from dml.fleet.table_text import grid_of
+from dml.io.extras import extra
+
+if TYPE_CHECKING:
+    from dml.fleet.fleet import Fleet
+
+ROWS: Final = 15
+"""Rows of each table."""
+COLOURS: Final = ("#3b7dd8", "#e08a3c", "#4fa36a", "#9b6bc4")
+MUTED: Final = "#888888"
+"""Colour of axes, which is read on white and on black."""
+POLICY: Final = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; font-src data:"
+)
+STYLE: Final = """
+:root { color-scheme: light dark; }
+body { font: 14px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 2200px; padding: 0 2em; }
+h1 { font-size: 1.6em; margin-bottom: .1em; } h2 { font-size: 1.15em; margin: 2em 0 .4em; }
+p { max-width: 60em; margin: .4em 0; } .muted { opacity: .7; }
+table { font-variant-numeric: tabular-nums; font-size: .92em; }
+thead th { border-bottom: 1px solid #8886; }
+.charts { display: flex; flex-wrap: wrap; gap: 1.5em; }
+figure { margin: 0; } figcaption { max-width: 26em; margin-bottom: .3em; }
+"""
+PIPELINES: Final = ("fleet_fingerprint", "runs", "jobs", "failed", "rows", "bytes_read", "cpu_s",
+                    "consumer_s", "host_class", "pipeline")  # fmt: skip
+SHARED: Final = ("prefix", "operator", "runs", "computed", "jobs", "pipelines", "cpu_s",
+                 "repeated_cpu_s", "rows", "bytes", "host_class")  # fmt: skip
+LAST: Final = ("run", "started", "status", "rows", "seconds", "waited_share", "slowest", "pipeline")
+
+
+def report_html(fleet: Fleet) -> str:
+    """Return the page about a fleet as HTML."""
+    embed = extra("bokeh.embed", "fleet.report", "fleet")
+    resources = extra("bokeh.resources", "fleet.report", "fleet")
+    counts = fleet.query(queries.COUNTS).to_pylist()[0]
+    shared = fleet.shared()
+    charts = dict(_charts(fleet, fleet.figures()))
+    script, pictures = embed.components(charts)
+    inline = resources.Resources(mode="inline", components=["bokeh"]).render()
+    drawn = "".join(
+        f"<figure><figcaption>{escaped(title)}</figcaption>{picture}</figure>"
+        for title, picture in pictures.items()
+    )
+    body = "".join(_sections(fleet, counts, shared))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>Recorded runs</title><style>{STYLE}</style>{inline}</head><body>{body}"
+        f'<h2>The fleet</h2><div class="charts">{drawn}</div>{script}</body></html>'
+    )
+
+
+def _sections(fleet: Fleet, counts: dict[str, Any], shared: pa.Table) -> Iterator[str]:
+    """Yield the texts and tables of the page."""
+    first, last = (_day(counts[name]) for name in ("first", "last"))
+    yield f"<h1>Recorded runs</h1><p class=muted>{escaped(str(fleet.path))}, {first} to {last}</p>"
+    yield from (f"<p>{escaped(each)}</p>" for each in _sentences(counts, shared))
+    yield from (f"<p>Damaged: {escaped(each)}</p>" for each in fleet.warnings[:ROWS])
+    yield _table("Computed more than once", shared, SHARED)
+    yield _table("Pipelines that took most processor time", fleet.pipelines(), PIPELINES)
+    last_runs = fleet.query(queries.LAST_RUNS, {"count": ROWS})
+    yield _table("Last runs, and for how long the training loop waited", last_runs, LAST)
+
+
+def _sentences(counts: dict[str, Any], shared: pa.Table) -> Iterator[str]:
+    """Yield what to know first."""
+    runs = counted(counts["runs"], "run", "runs")
+    jobs = counted(counts["jobs"], "job", "jobs")
+    pipelines = counted(counts["pipelines"], "pipeline", "pipelines")
+    took = duration_text(counts["cpu_s"])
+    yield f"{runs} of {pipelines} in {jobs} took {took} of processor time."
+    parts = [("running", "go on or were killed today"), ("failed", "failed"),
+             ("waiting", "let the training loop wait for over a tenth of their time")]  # fmt: skip
+    for name, text in parts:
+        if counts[name]:
+            yield f"{counted(counts[name], 'run', 'runs')} {text}."
+    for row in shared.slice(0, 3).to_pylist():
+        if row["repeated_cpu_s"]:
+            yield (
+                f"A cache after {row['operator']} (prefix {row['prefix'][:12]}) would have saved "
+                f"{duration_text(row['repeated_cpu_s'])} of processor time on {row['host_class']}, "
+                f"in {row['computed']:,} runs of "
+                f"{counted(row['pipelines'], 'pipeline', 'pipelines')}."
+            )
+
+
+def _day(moment: dt.datetime | None) -> str:
+    return "-" if moment is None else moment.date().isoformat()
+
+
+def _table(title: str, table: pa.Table, columns: tuple[str, ...]) -> str:
+    grid = grid_of(table.slice(0, ROWS), columns).html()
+    more = f"<p class=muted>{table.num_rows - ROWS:,} more</p>" if table.num_rows > ROWS else ""
+    return f"<h2>{escaped(title)}</h2>{grid}{more}" if table.num_rows else ""
+
+
+# --------------------------------------------------------------------------------------- charts
+
+
+def _charts(fleet: Fleet, figures: Figures) -> Iterator[tuple[str, Any]]:
+    """Yield the title and the chart of each figure."""
+    yield "Processor hours a day, by class of machine", _days(fleet.query(queries.DAYS))
+    yield "Bytes produced, by kind of operator; pale: the tf.data study", _kinds(figures.figure_9)
+    yield (
+        "Jobs by the part of their compute that is spent on input (figure 1)",
+        _lines(figures.figure_1, "ingest_share", ["jobs"], "part of compute", "part of jobs"),
+    )
+    yield (
+        "Jobs by the bytes that they read (figure 2)",
+        _lines(figures.figure_2, "bytes_read", ["jobs"], "bytes", "part of jobs", log=True),
+    )
+    scopes = {
+        scope: figures.figure_10.filter(pc.equal(figures.figure_10["scope"], scope))
+        for scope in sorted(set(figures.figure_10["scope"].to_pylist()))
+    }
+    yield "Jobs by bytes produced per byte read (figure 10)", _cdfs(scopes)
+    yield "Part of the pipelines that run over 1, 10, 100 times an hour (figure 11)", _lines(
+        figures.figure_11, "hour", ["above_1", "above_10", "above_100"], "", "part of pipelines",
+        time=True,
+    )  # fmt: skip
+    yield (
+        "Runs and compute of the pipelines that run most (figure 12)",
+        _lines(
+            figures.figure_12, "pipelines", ["runs", "compute"], "part of pipelines", "part of all"
+        ),
+    )
+
+
+def _chart(**options: Any) -> Any:
+    """Return an empty chart for light and dark pages."""
+    plotting = extra("bokeh.plotting", "fleet.report", "fleet")
+    chart = plotting.figure(width=420, height=280, toolbar_location=None, **options)
+    chart.background_fill_alpha = chart.border_fill_alpha = 0
+    chart.outline_line_color = None
+    for axis in chart.axis:
+        axis.axis_label_text_color = axis.major_label_text_color = MUTED
+        axis.axis_line_color = axis.major_tick_line_color = axis.minor_tick_line_color = MUTED
+    for grid in chart.grid:
+        grid.grid_line_color, grid.grid_line_alpha = MUTED, 0.25
+    return chart
+
+
+def _lines(
+    table: pa.Table,
+    x: str,
+    ys: list[str],
+    x_title: str,
+    y_title: str,
+    *,
+    log: bool = False,
+    time: bool = False,
+) -> Any:
+    """Return a chart with a line for each of the columns ``ys``."""
+    options: dict[str, Any] = {"x_axis_type": "log"} if log else {}
+    options |= {"x_axis_type": "datetime"} if time else {}
+    chart = _chart(x_axis_label=x_title, y_axis_label=y_title, y_range=(0, 1.02), **options)
+    xs = [_number(each) for each in table[x].to_pylist()]
+    for colour, name in zip(COLOURS, ys, strict=False):
+        label = {"legend_label": name.replace("_", " ")} if len(ys) > 1 else {}
+        chart.line(xs, table[name].to_pylist(), line_width=2, color=colour, **label)
+    _legend(chart, len(ys) > 1)
+    return chart
+
+
+def _number(value: Any) -> Any:
+    """Return a number above zero for a logarithmic axis; moments as they are."""
+    return max(value, 1e-9) if isinstance(value, float | int) else value
+
+
+def _cdfs(tables: dict[str, pa.Table]) -> Any:
+    chart = _chart(x_axis_label="bytes produced per byte read", y_axis_label="part of jobs",
+                   y_range=(0, 1.02), x_axis_type="log")  # fmt: skip
+    for colour, (scope, table) in zip(COLOURS, tables.items(), strict=False):
+        xs = [_number(each) for each in table["ratio"].to_pylist()]
+        chart.line(xs, table["jobs"].to_pylist(), line_width=2, color=colour, legend_label=scope)
+    _legend(chart, bool(tables))
+    return chart
+
+
+def _kinds(table: pa.Table) -> Any:
+    """Return bars of the shares of bytes, over those of the paper."""
+    shares = dict(zip(table["family"].to_pylist(), table["share"].to_pylist(), strict=True))
+    names = [*reversed(BYTES)]
+    chart = _chart(y_range=names, x_axis_label="part of all bytes")
+    chart.hbar(y=names, right=[BYTES[each] for each in names], height=0.8, color=MUTED, alpha=0.35)
+    mine = [shares.get(each) or 0.0 for each in names]
+    chart.hbar(y=names, right=mine, height=0.45, color=COLOURS[0])
+    return chart
+
+
+def _days(table: pa.Table) -> Any:
+    """Return bars of processor hours a day, one above the other for each class of machine."""
+    classes = sorted(set(table["host_class"].to_pylist()))
+    days = sorted(set(table["day"].to_pylist()))
+    hours = {(row["day"], row["host_class"]): row["cpu_h"] for row in table.to_pylist()}
+    data: dict[str, list[Any]] = {"day": days}
+    for number, kind in enumerate(classes):
+        data[str(number)] = [hours.get((day, kind), 0.0) for day in days]
+    chart = _chart(x_axis_type="datetime", y_axis_label="processor hours")
+    chart.vbar_stack(
+        [str(n) for n in range(len(classes))], x="day", width=0.8 * 86_400_000, source=data,
+        color=[COLOURS[n % len(COLOURS)] for n in range(len(classes))], legend_label=classes,
+    )  # fmt: skip
+    _legend(chart, bool(classes))
+    return chart
+
+
+def _legend(chart: Any, shown: bool) -> None:  # noqa: FBT001 (one of two)
+    """Move the legend below the chart, where it hides nothing."""
+    if shown:
+        legend = chart.legend[0]
+        legend.background_fill_alpha = legend.border_line_alpha = 0
+        legend.label_text_color = MUTED
+        legend.orientation = "horizontal"
+        chart.add_layout(legend, "below")
