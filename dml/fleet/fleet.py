@@ -20,6 +20,7 @@ from dml.fleet.compaction import TIMELESS, whole
 from dml.fleet.figures import Figures, figures_of
 from dml.fleet.reader import DAMAGED, read_file
 from dml.fleet.report import RunTable, run_table
+from dml.fleet.report_page import ROWS, Findings, report_html
 from dml.fleet.snapshot import Snapshot, event_files, snapshot
 from dml.fleet.tables import TelemetryTables, events_of, tables
 from dml.io.extras import extra
@@ -132,9 +133,12 @@ class Fleet:
         The page shows what was computed more than once, the costliest pipelines, the last runs and
         the figures of the tf.data study. It is one file that needs no network.
         """
-        from dml.fleet.report_page import report_html  # noqa: PLC0415 (loads the charts)
-
-        html = report_html(self)
+        found = Findings(
+            str(self.path), self.warnings, self.query(queries.COUNTS), self.shared(),
+            self.pipelines(), self.query(queries.LAST_RUNS, {"count": ROWS}),
+            self.query(queries.DAYS), self.figures(),
+        )  # fmt: skip
+        html = report_html(found)
         with open(path, "w", encoding="utf-8", opener=own_file) as file:
             file.write(html)
         return Path(path)

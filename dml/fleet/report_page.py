@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dml.base.amounts import counted, duration_text
 from dml.base.display import escaped
-from dml.fleet import queries
 from dml.fleet.figures import BYTES, Figures
 from dml.fleet.table_text import grid_of
 from dml.io.extras import extra
-
-if TYPE_CHECKING:
-    from dml.fleet.fleet import Fleet
 
 ROWS: Final = 15
 """Rows of each table."""
@@ -49,39 +45,49 @@ SHARED: Final = ("prefix", "operator", "runs", "computed", "jobs", "pipelines", 
 LAST: Final = ("run", "started", "status", "rows", "seconds", "waited_share", "slowest", "pipeline")
 
 
-def report_html(fleet: Fleet) -> str:
-    """Return the page about a fleet as HTML."""
+class Findings(NamedTuple):
+    """What the page shows: where the runs are recorded, and the results of queries about them."""
+
+    path: str
+    warnings: tuple[str, ...]
+    counts: pa.Table
+    shared: pa.Table
+    pipelines: pa.Table
+    last_runs: pa.Table
+    days: pa.Table
+    figures: Figures
+
+
+def report_html(found: Findings) -> str:
+    """Return the page as HTML."""
     embed = extra("bokeh.embed", "fleet.report", "fleet")
     resources = extra("bokeh.resources", "fleet.report", "fleet")
-    counts = fleet.query(queries.COUNTS).to_pylist()[0]
-    shared = fleet.shared()
-    charts = dict(_charts(fleet, fleet.figures()))
-    script, pictures = embed.components(charts)
+    script, pictures = embed.components(dict(_charts(found.days, found.figures)))
     inline = resources.Resources(mode="inline", components=["bokeh"]).render()
     drawn = "".join(
         f"<figure><figcaption>{escaped(title)}</figcaption>{picture}</figure>"
         for title, picture in pictures.items()
     )
-    body = "".join(_sections(fleet, counts, shared))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width">'
-        f"<title>Recorded runs</title><style>{STYLE}</style>{inline}</head><body>{body}"
+        f"<title>Recorded runs</title><style>{STYLE}</style>{inline}</head>"
+        f"<body>{''.join(_sections(found))}"
         f'<h2>The fleet</h2><div class="charts">{drawn}</div>{script}</body></html>'
     )
 
 
-def _sections(fleet: Fleet, counts: dict[str, Any], shared: pa.Table) -> Iterator[str]:
+def _sections(found: Findings) -> Iterator[str]:
     """Yield the texts and tables of the page."""
+    counts = found.counts.to_pylist()[0]
     first, last = (_day(counts[name]) for name in ("first", "last"))
-    yield f"<h1>Recorded runs</h1><p class=muted>{escaped(str(fleet.path))}, {first} to {last}</p>"
-    yield from (f"<p>{escaped(each)}</p>" for each in _sentences(counts, shared))
-    yield from (f"<p>Damaged: {escaped(each)}</p>" for each in fleet.warnings[:ROWS])
-    yield _table("Computed more than once", shared, SHARED)
-    yield _table("Pipelines that took most processor time", fleet.pipelines(), PIPELINES)
-    last_runs = fleet.query(queries.LAST_RUNS, {"count": ROWS})
-    yield _table("Last runs, and for how long the training loop waited", last_runs, LAST)
+    yield f"<h1>Recorded runs</h1><p class=muted>{escaped(found.path)}, {first} to {last}</p>"
+    yield from (f"<p>{escaped(each)}</p>" for each in _sentences(counts, found.shared))
+    yield from (f"<p>Damaged: {escaped(each)}</p>" for each in found.warnings[:ROWS])
+    yield _table("Computed more than once", found.shared, SHARED)
+    yield _table("Pipelines that took most processor time", found.pipelines, PIPELINES)
+    yield _table("Last runs, and for how long the training loop waited", found.last_runs, LAST)
 
 
 def _sentences(counts: dict[str, Any], shared: pa.Table) -> Iterator[str]:
@@ -119,9 +125,9 @@ def _table(title: str, table: pa.Table, columns: tuple[str, ...]) -> str:
 # --------------------------------------------------------------------------------------- charts
 
 
-def _charts(fleet: Fleet, figures: Figures) -> Iterator[tuple[str, Any]]:
+def _charts(days: pa.Table, figures: Figures) -> Iterator[tuple[str, Any]]:
     """Yield the title and the chart of each figure."""
-    yield "Processor hours a day, by class of machine", _days(fleet.query(queries.DAYS))
+    yield "Processor hours a day, by class of machine", _days(days)
     yield "Bytes produced, by kind of operator; pale: the tf.data study", _kinds(figures.figure_9)
     yield (
         "Jobs by the part of their compute that is spent on input (figure 1)",
