@@ -88,6 +88,15 @@ def compact(
         lease.unlink(missing_ok=True)
 
 
+def events_bytes(root: Path) -> int:
+    """Return the bytes of all event files."""
+    found = 0
+    for name in event_files(root):
+        with contextlib.suppress(FileNotFoundError):
+            found += (root / LAYOUT / name).stat().st_size
+    return found
+
+
 def _take(lease: Path, now: float) -> bool:
     """Create the lease; an old one is taken over. Leases spare work, and decide nothing."""
     make_folders(lease.parent)

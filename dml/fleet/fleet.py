@@ -16,7 +16,7 @@ from dml.errors import PlanError
 from dml.events import Event, Warned
 from dml.fleet import queries
 from dml.fleet.collector import LAYOUT, telemetry_root
-from dml.fleet.compaction import TIMELESS, whole
+from dml.fleet.compaction import SLICE_BYTES, TIMELESS, compact, events_bytes, whole
 from dml.fleet.figures import Figures, figures_of
 from dml.fleet.reader import DAMAGED, read_file
 from dml.fleet.report import RunTable, run_table
@@ -31,13 +31,20 @@ TRIES: Final = 8
 
 
 def open_fleet(path: str | os.PathLike[str] | None) -> Fleet:
-    """Return the runs in the telemetry folder ``path``; None is the folder of the user."""
+    """Return the runs in the telemetry folder ``path``; None is the folder of the user.
+
+    If event files have over ``SLICE_BYTES``, they are compacted first, where the folder may be
+    written.
+    """
     root = telemetry_root(None if path is None else os.fspath(path))
     if root is None:
         raise PlanError(
             "there is no telemetry folder", why="the user has no folder for it, or it is off",
             try_="dml.fleet.open(path)",
         )  # fmt: skip
+    with contextlib.suppress(OSError):  # of a folder that this user may only read
+        if events_bytes(root) > SLICE_BYTES:
+            compact(root)
     return Fleet(root)
 
 

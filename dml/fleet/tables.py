@@ -152,7 +152,7 @@ def _by_plan(
         row = runs.setdefault(run, {**dict.fromkeys(RUNS.names), "run": run})
         row["plan"] = plan
         whose = {name: row[name] for name in ("job", "host_class", "plan")}
-        rows += [{**_row(each, OPERATORS), **whose} for each in did]
+        rows += [{**_row(each, OPERATOR_FIELDS), **whose} for each in did]
     plans = [{**row, "plan": plan} for plan, each in known.items() for row in each[0]]
     return rows, plans, [{**row, "plan": plan} for plan, each in known.items() for row in each[1]]
 
@@ -169,7 +169,7 @@ def _prefixes(event: RunStarted) -> Rows:
 
 def _run_row(event: Event) -> dict[str, Any]:
     """Return the columns of ``RUNS`` that an event has a figure for."""
-    row = _row(event, RUNS)
+    row = _row(event, RUN_FIELDS)
     digests: Mapping[str, str] = getattr(event, "fingerprints", {})
     row |= {f"{name}_fingerprint": digests.get(name) or None for name in RUN_DIGESTS}
     row |= {name: _text(getattr(event, name, None)) for name in DOCUMENTS}
@@ -185,8 +185,7 @@ def _text(document: Mapping[str, str] | None) -> str | None:
 
 def _facts(event: OperatorTotals) -> dict[str, Any]:
     """Return what is equal for all runs of the event's plan."""
-    row = _row(event, PLANS)
-    del row["plan"]
+    row = _row(event, PLAN_FIELDS)
     digests = {domain: event.fingerprints.get(domain) or None for domain in DIGESTS}
     return row | {f"{domain}_fingerprint": each for domain, each in digests.items()}
 
@@ -196,16 +195,29 @@ def _note(event: Event) -> dict[str, Any]:
     return {"run": event.run, "at": round(event.at * 1e6), "kind": kind, "event": to_json(event)}
 
 
-def _row(event: Event, schema: pa.Schema) -> dict[str, Any]:
-    """Return the event's fields by the names of ``schema``; None for fields that are missing."""
-    return {field.name: _fitted(getattr(event, field.name, None), field.type) for field in schema}
+def _plain(schema: pa.Schema) -> tuple[str, ...]:
+    """Return the columns that are fields of events as they are."""
+    return tuple(
+        name for name in schema.names if name not in DOCUMENTS and not name.endswith("_fingerprint")
+    )
 
 
-def _fitted(value: object, kind: pa.DataType) -> object:
-    """Return ``value``; None for a damaged count over 64 bits, so that the store stays readable."""
-    if pa.types.is_int64(kind) and isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return None
-    return value if not isinstance(value, Mapping) else None
+RUN_FIELDS: Final = _plain(RUNS)
+OPERATOR_FIELDS: Final = _plain(OPERATORS)
+PLAN_FIELDS: Final = tuple(name for name in _plain(PLANS) if name != "plan")
+
+
+def _row(event: Event, names: Sequence[str]) -> dict[str, Any]:
+    """Return fields of the event by name; None for those that are missing.
+
+    A damaged count over 64 bits is None too, so that the store stays readable.
+    """
+    fields = vars(event)
+    row = {name: fields.get(name) for name in names}
+    for name, value in row.items():
+        if type(value) is int and not -(2**63) <= value < 2**63:
+            row[name] = None
+    return row
 
 
 def events_of(found: TelemetryTables) -> Iterator[Event]:

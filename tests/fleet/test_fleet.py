@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -18,8 +19,11 @@ from dml import col
 from dml.api import run_telemetry
 from dml.errors import PlanError
 from dml.events import Event, OperatorTotals, RunFinished, RunStarted
+from dml.fleet import compaction
+from dml.fleet import fleet as fleet_module
 from dml.fleet.collector import publish
 from dml.fleet.compaction import compact
+from dml.fleet.snapshot import event_files
 
 pytest.importorskip("duckdb")
 NOON = 1_770_000_000.0
@@ -125,6 +129,20 @@ def test_a_folder_without_telemetry_is_an_error(tmp_path: Path, made: bool) -> N
     with pytest.raises(PlanError, match="there is no telemetry in this folder") as error:
         dml.fleet.open(folder)
     assert str(folder) in str(error.value)
+
+
+def test_many_events_are_compacted_when_the_folder_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(4):
+        path = publish(tmp_path, f"w-{n}", run(f"r{n}", "j", "p"), NOON)
+        os.utime(path, (NOON, NOON))
+    assert dml.fleet.open(tmp_path).runs().num_rows == 4
+    assert len(event_files(tmp_path)) == 4
+    monkeypatch.setattr(compaction, "SLICE_BYTES", 1)
+    monkeypatch.setattr(fleet_module, "SLICE_BYTES", 1)
+    assert dml.fleet.open(tmp_path).runs().num_rows == 4
+    assert event_files(tmp_path) == []
 
 
 def test_paths_with_quotes_are_read(tmp_path: Path) -> None:
