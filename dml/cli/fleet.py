@@ -26,6 +26,9 @@ PIPELINES = ("fleet_fingerprint", "runs", "jobs", "failed", "rows", "bytes_read"
              "cpu_s", "consumer_s", "host_class", "pipeline")  # fmt: skip
 SHARED = ("prefix", "operator", "runs", "computed", "jobs", "pipelines", "cpu_s",
           "repeated_cpu_s", "rows", "bytes", "host_class")  # fmt: skip
+COMPARED = ("operator", "a_rows", "b_rows", "a_bytes", "b_bytes", "a_seconds", "b_seconds",
+            "a_cpu_s", "b_cpu_s", "cpu_ratio")  # fmt: skip
+ALL = 10_000
 HEADLINES = ("figure", "statement", "value", "paper")
 EXPORTED = ("runs", "operators", "notes")
 
@@ -103,6 +106,16 @@ def run(output: Output, *, name: str, root: str | None) -> None:
     found = _opened(output, root).run(name)
     value = {**found.summary, "operators": found.records, "warnings": found.warnings}
     output.answer(value, lambda: str(found))
+
+
+@fleet.command()
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@of_fleet
+def compare(output: Output, *, a: str, b: str, root: str | None) -> None:
+    """Compare two runs, or two pipelines, by operator. A and B are names or their beginnings."""
+    found = _opened(output, root)
+    _answer(output, found, found.compare(a, b), COMPARED, ALL)
 
 
 @fleet.command()

@@ -26,6 +26,7 @@ from dml.fleet.tables import TelemetryTables, events_of, tables
 from dml.io.extras import extra
 
 T = TypeVar("T")
+ANY: Final = "run or pipeline"
 TRIES: Final = 8
 """Compactions that may take place while a store is opened."""
 
@@ -109,6 +110,17 @@ class Fleet:
         chosen = None if run is None else self._run(run)
         return self.query(queries.OPERATORS, {"run": chosen})
 
+    def compare(self, a: str, b: str) -> pa.Table:
+        """Return what each operator did in ``a`` and in ``b``: rows, bytes, seconds.
+
+        ``a`` and ``b`` are runs, or fingerprints of pipelines, of whose runs the means count; names
+        may be shortened. Operators of one kind are compared in their order. ``cpu_ratio`` is the
+        processor time of ``b`` per that of ``a``; an operator that only one of them has is null in
+        the columns of the other.
+        """
+        names = {"a": self._name(a, ANY, queries.NAMED), "b": self._name(b, ANY, queries.NAMED)}
+        return self.query(queries.COMPARED, names)
+
     def run(self, run: str) -> RunTable:
         """Return the table that ``ds.stats()`` printed for a run, given its name or its start."""
         name = self._run(run)
@@ -169,15 +181,18 @@ class Fleet:
 
     def _run(self, start: str) -> str:
         """Return the name of the only run whose name begins with ``start``."""
-        names = self.query(
-            "SELECT run FROM runs WHERE starts_with(run, $start) LIMIT 2", {"start": start}
-        )["run"].to_pylist()
+        return self._name(start, "run", queries.NAMED_RUNS)
+
+    def _name(self, start: str, kind: str, query: str) -> str:
+        """Return the only name that begins with ``start``, which is of ``kind``."""
+        names = self.query(query, {"start": start})["name"].to_pylist()
         if len(names) == 1:
             return str(names[0])
-        what = "no run has" if not names else "several runs have"
+        what = f"no {kind} has" if not names else f"more than one {kind} has"
         raise PlanError(
             f"{what} a name that begins with {start!r}", at=f"dml.fleet.open({str(self.path)!r})",
-            why=f"the store has {self._count('runs'):,} runs", try_="a name of fleet.runs()",
+            why=f"the store has {self._count('runs'):,} runs",
+            try_="a name of fleet.runs() or fleet.pipelines()",
         )  # fmt: skip
 
     def _count(self, table: str) -> int:

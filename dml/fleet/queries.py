@@ -70,6 +70,35 @@ SHARED: Final = """
     WHERE runs > 1 AND coalesce(next_runs, 0) < runs
     ORDER BY repeated_cpu_s DESC NULLS LAST, prefix
 """
+# Operators of one kind are compared in their order; of several runs, the means count.
+COMPARED: Final = """
+    WITH chosen AS (
+        SELECT 'a' AS side, run FROM runs WHERE run = $a OR fleet_fingerprint = $a
+        UNION ALL
+        SELECT 'b', run FROM runs WHERE run = $b OR fleet_fingerprint = $b
+    ), counts AS (
+        SELECT side, count(*) AS runs FROM chosen GROUP BY side
+    ), sums AS (
+        SELECT side, operator, ordinal, sum(o.seconds) / any_value(c.runs) AS seconds,
+               sum(cpu_s) / any_value(c.runs) AS cpu_s, sum(rows_out) / any_value(c.runs) AS rows,
+               sum(bytes_out) / any_value(c.runs) AS bytes
+        FROM chosen JOIN operators AS o USING (run) JOIN counts AS c USING (side) GROUP BY ALL
+    ), placed AS (
+        SELECT *, row_number() OVER (PARTITION BY side, operator ORDER BY ordinal) AS nth FROM sums
+    )
+    SELECT coalesce(b.ordinal, a.ordinal) AS ordinal, operator,
+           a.rows AS a_rows, b.rows AS b_rows, a.bytes AS a_bytes, b.bytes AS b_bytes,
+           a.seconds AS a_seconds, b.seconds AS b_seconds, a.cpu_s AS a_cpu_s, b.cpu_s AS b_cpu_s,
+           b.cpu_s / nullif(a.cpu_s, 0) AS cpu_ratio
+    FROM (FROM placed WHERE side = 'a') AS a
+    FULL JOIN (FROM placed WHERE side = 'b') AS b USING (operator, nth)
+    ORDER BY ordinal, operator, nth
+"""
+NAMED_RUNS: Final = "SELECT run AS name FROM runs WHERE starts_with(run, $start) LIMIT 2"
+NAMED: Final = """
+    SELECT run AS name FROM runs WHERE starts_with(run, $start)
+    UNION SELECT fleet_fingerprint FROM runs WHERE starts_with(fleet_fingerprint, $start) LIMIT 2
+"""
 DAYS: Final = """
     SELECT date_trunc('day', started)::TIMESTAMP AS day,
            coalesce(host_class, 'unknown') AS host_class,

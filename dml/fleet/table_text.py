@@ -43,6 +43,8 @@ def cell_text(column: str, value: Any) -> str:
         return " > ".join(reversed(value.split("\n")))
     if column.endswith("bytes") or column.startswith("bytes"):
         return bytes_text(value)
-    if column.endswith("_s") or column == "seconds":
+    if column.endswith(("_s", "seconds")):
         return duration_text(value)
+    if column.endswith("ratio"):
+        return f"{value:.2f}"
     return f"{value:.1%}" if column in SHARES else count_text(value)

@@ -104,3 +104,12 @@ def test_figures_and_shared_prefixes_print_tables(dml: Dml, store: Path) -> None
     assert whole["figure_12"][-1]["runs"] == 1.0
     shared = dml("fleet", "shared", "--root", store, "--json").json
     assert shared["rows"] == []
+
+
+def test_two_runs_are_compared_by_operator(dml: Dml, store: Path) -> None:
+    told = dml("fleet", "compare", "aaaa", "bbbb", "--root", store)
+    assert told.code == 0
+    lines = told.out.splitlines()
+    assert lines[0].split()[:3] == ["operator", "a", "rows"]
+    assert lines[1].split()[:3] == ["Range", "7", "7"]
+    assert dml("fleet", "compare", "aaaa", "zzzz", "--root", store).code == 1

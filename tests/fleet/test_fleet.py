@@ -116,9 +116,38 @@ def test_a_run_that_is_not_there_and_a_name_of_several_are_errors(tmp_path: Path
     fleet = dml.fleet.open(tmp_path)
     with pytest.raises(PlanError, match="no run has a name that begins with 'z'"):
         fleet.run("z")
-    with pytest.raises(PlanError, match="several runs have a name that begins with 'a'"):
+    with pytest.raises(PlanError, match="more than one run has a name that begins with 'a'"):
         fleet.run("a")
     assert fleet.run("ab").summary["run"] == "ab"
+
+
+def test_two_runs_or_pipelines_are_compared_by_operator(tmp_path: Path) -> None:
+    def totals(name: str, *operators: tuple[str, float]) -> list[Event]:
+        return [
+            OperatorTotals(run=name, at=NOON, ordinal=n, operator=kind, cpu_s=cost, rows_out=10,
+                           worker=worker)
+            for n, (kind, cost) in enumerate(operators)
+            for worker in ("", "b")
+        ]  # fmt: skip
+
+    publish(
+        tmp_path, "w-0",
+        [
+            *run("a1", "j", "p"), *totals("a1", ("Range", 1.0), ("Map", 2.0), ("Map", 3.0)),
+            *run("b1", "j", "q"), *totals("b1", ("Range", 1.0), ("Filter", 0.5), ("Map", 1.0)),
+            *run("b2", "j", "q"), *totals("b2", ("Range", 3.0), ("Filter", 1.5), ("Map", 3.0)),
+        ],
+        NOON,
+    )  # fmt: skip
+    rows = dml.fleet.open(tmp_path).compare("a", "q").to_pylist()
+    found = [(row["operator"], row["a_cpu_s"], row["b_cpu_s"], row["cpu_ratio"]) for row in rows]
+    assert found == [
+        ("Range", 2.0, 4.0, 2.0), ("Filter", None, 2.0, None),
+        ("Map", 4.0, 4.0, 1.0), ("Map", 6.0, None, None),
+    ]  # fmt: skip
+    assert [row["b_rows"] for row in rows] == [20, 20, 20, None]
+    with pytest.raises(PlanError, match="more than one run or pipeline has a name"):
+        dml.fleet.open(tmp_path).compare("a", "b")
 
 
 @pytest.mark.parametrize("made", [False, True])
