@@ -55,6 +55,7 @@ class Ticket:
         self.tries += 1
         self.drop()
         first, seat = self.runs[0], cargo.seat(self.place)
+        name = f"dml:{cargo.job.titles[first.stage]}"
         self.seat, self.idle = seat.key, 0
         self.future = hub.submit(
             slices,
@@ -63,7 +64,7 @@ class Ticket:
             self.number,
             self.written(),
             *(source.future for source in self.sources),
-            key=(f"dml-{first.stage}", cargo.run, self.number, self.tries, *first.seq, first.k),
+            key=(name, cargo.run, self.number, self.tries, *first.seq, first.k),
             # Dask chooses among the bound workers by the seat, which is at the task's place
             workers=list(self.bound) or [self.place],
             allow_other_workers=not self.bound,  # or the task would hang if that worker died

@@ -333,6 +333,14 @@ def doubled_plain(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.cluster
+def test_the_dashboard_names_operators_and_functions(client: Client) -> None:
+    ds = dml.range(400, atom_rows=100).map_batches(doubled_plain).shuffle().batch(10)
+    assert list(ds.with_options(scheduler=client, telemetry_dir="off"))
+    names = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.task_prefixes))
+    assert any("> MapBatches(doubled_plain)" in name and name.startswith("dml:") for name in names)
+
+
+@pytest.mark.cluster
 def test_runs_leave_no_more_on_a_scheduler_than_the_first_did() -> None:
     """Dask keeps spans for good, and in them groups of tasks: they are the same for every run."""
     with cluster() as made, Client(made) as client:

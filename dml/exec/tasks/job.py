@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from functools import cached_property, partial
 
+from dml.base.amounts import cut
 from dml.events import Tally
 from dml.exec.tasks.partition import PartitionSizes
 from dml.exec.tasks.replay_check import impure
@@ -15,6 +16,15 @@ from dml.exec.tasks.unit_reader import Reading
 from dml.expr.flow import WHOLE, At
 from dml.expr.node import Node
 from dml.physical.plan import Link, Stage
+
+
+TITLE_LETTERS = 80
+
+
+def _kind(node: Node) -> str:
+    """Return the operator's kind, with the name of its function."""
+    kind = type(node).__name__
+    return kind if node.calls is None else f"{kind}({node.calls.name.rpartition('.')[2]})"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,6 +59,12 @@ class Job:
         """For each stage, the digest of the last operator of its tasks."""
         last = (self.stage.source, *self.stage.steps)[-1]
         return (last.digest, *(link.steps[-1].digest for link in self.links))
+
+    @cached_property
+    def titles(self) -> tuple[str, ...]:
+        """For each stage, its operators as text, by which a cluster's dashboard shows its tasks."""
+        stages = ((self.stage.source, *self.stage.steps), *(link.steps for link in self.links))
+        return tuple(cut(" > ".join(map(_kind, stage)), TITLE_LETTERS) for stage in stages)
 
     @cached_property
     def once(self) -> tuple[str, ...]:
