@@ -89,9 +89,13 @@ def _prefixes(stations: Optimized) -> Names:
     """Return the names of the pipeline's prefixes; cached, since every run needs them."""
     found = _PREFIXES.get(stations.plan)
     if found is None:
-        from dml.optimize.shared_prefixes import prefix_names
+        try:
+            from dml.optimize.shared_prefixes import prefix_names
 
-        found = _PREFIXES[stations.plan] = prefix_names(stations.normalized, stations.plan)
+            found = prefix_names(stations.normalized, stations.plan)
+        except (DmlError, ImportError, RuntimeError):  # Python is exiting
+            return {}
+        _PREFIXES[stations.plan] = found
     return found
 
 

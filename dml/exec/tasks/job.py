@@ -17,7 +17,6 @@ from dml.expr.flow import WHOLE, At
 from dml.expr.node import Node
 from dml.physical.plan import Link, Stage
 
-
 TITLE_LETTERS = 80
 
 
