@@ -13,6 +13,7 @@ from dml.base.fingerprint import Domain
 from dml.base.host import host_class
 from dml.errors import DmlError
 from dml.events import Event, OperatorTotals, RunStarted
+from dml.exec.delivery.account import tell_progress
 from dml.fleet.collector import Collector, telemetry_root
 from dml.io.source import Source
 from dml.optimize.fingerprints import fingerprint_of
@@ -43,7 +44,7 @@ def collector_of(settings: Settings) -> Collector | None:
         return None
     found = _COLLECTORS.get(str(root))
     if found is None:
-        made = Collector(root, learn=_learner(root).take)
+        made = Collector(root, learn=_learner(root).take, ask=tell_progress)
         found = _COLLECTORS.setdefault(str(root), made)
     return found
 
@@ -58,13 +59,10 @@ def _learner(root: Path) -> Learner:
 def identified(stations: Optimized, settings: Settings, events: list[Event]) -> list[Event]:
     """Return the events of a finished run with fingerprints of its output and operators' rows.
 
-    No fingerprint is added if a function has none, or if computing them would read over 32 MiB. The
-    start of the run gets the names of the pipeline's prefixes.
+    No fingerprint is added if a function has none, or if computing them would read over 32 MiB.
     """
     names, named = iter(_results(stations, settings)), list[Event]()
     for each in events:
-        if isinstance(each, RunStarted):
-            each = dataclasses.replace(each, prefixes=_prefixes(stations))  # noqa: PLW2901
         if isinstance(each, RunStarted | OperatorTotals) and (name := next(names, "")):
             names_too = {**each.fingerprints, "result": name}
             each = dataclasses.replace(each, fingerprints=names_too)  # noqa: PLW2901
@@ -85,7 +83,7 @@ def _results(stations: Optimized, settings: Settings) -> list[str]:
         return []
 
 
-def _prefixes(stations: Optimized) -> Names:
+def prefixes_of(stations: Optimized) -> Names:
     """Return the names of the pipeline's prefixes; cached, since every run needs them."""
     found = _PREFIXES.get(stations.plan)
     if found is None:

@@ -26,7 +26,14 @@ from dml.api.resources import (
     verifying_bytes,
 )
 from dml.api.run_storage import keeping_of, storing_of, tiers_of, without
-from dml.api.run_telemetry import capability_of, collector_of, identified, names_of, parallels_of
+from dml.api.run_telemetry import (
+    capability_of,
+    collector_of,
+    identified,
+    names_of,
+    parallels_of,
+    prefixes_of,
+)
 from dml.base.fingerprint import Domain
 from dml.base.host import cores, host_class
 from dml.data.schema import Schema
@@ -155,6 +162,8 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
         warn_of_small_groups(plan)
     streaming, resources = streamed(node, settings, epoch)
     collector = collector_of(settings)
+    if collector is not None:
+        collector.start()
     account = Account(
         partial(_started, stations, made.settings, resources, epoch),
         streaming,
@@ -239,6 +248,7 @@ def _started(  # noqa: PLR0917 (an event, once the first are bound)
         cores=cores(),
         capability=capability_of(settings),
         versions=_versions(),
+        prefixes=prefixes_of(stations),
     )
 
 

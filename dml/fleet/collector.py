@@ -130,6 +130,7 @@ class Collector:
     limit : maximum number of queued events
     warn : called with one sentence about the first failure
     learn : called in the publishing thread with the new events, and whether the collector closes
+    ask : called in that thread every ``interval_s`` with the time; it may record events
     """
 
     def __init__(
@@ -142,8 +143,9 @@ class Collector:
         interval_s: float = INTERVAL_S,
         warn: Callable[[str], None] = _log.warning,
         learn: Callable[[Sequence[Event], bool], None] | None = None,
+        ask: Callable[[float], None] | None = None,
     ) -> None:
-        self._learn = learn
+        self._learn, self._ask = learn, ask
         self.root, self.writer = root, writer or uuid.uuid4().hex
         self.dropped = self.published = self._told_dropped = 0
         self._clock, self._limit, self._interval_s, self._warn = clock, limit, interval_s, warn
@@ -168,6 +170,12 @@ class Collector:
             self._start()
             if self._due():
                 self._changed.notify_all()
+
+    def start(self) -> None:
+        """Start the publishing thread, which asks for events even if none is recorded."""
+        with self._changed:
+            if not self._closed and os.getpid() == self._pid:
+                self._start()
 
     def flush(self, patience_s: float = PATIENCE_S) -> bool:
         """Publish all events recorded so far; return False if ``patience_s`` did not suffice."""
@@ -206,7 +214,10 @@ class Collector:
         sequence = 0
         while self._events or not self._closed:
             with self._changed:
-                self._changed.wait_for(self._due, self._interval_s)
+                due = self._changed.wait_for(self._due, self._interval_s)
+            if not due and (ask := self._ask) is not None:
+                self._guard(lambda: ask(self._clock()))
+            with self._changed:
                 ticket, batch = self._asked, list(self._events)
                 self._events.clear()
                 self._busy = True

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from dml.base.ownership import FILE, make_folders
 from dml.events import Event, RunFinished, Warned
 from dml.fleet.collector import LAYOUT, UNFINISHED, publish
-from dml.fleet.reader import DAMAGED, read_file
+from dml.fleet.reader import DAMAGED, latest, read_file
 from dml.fleet.snapshot import Snapshot, TableFile, commit, event_files, snapshot
 from dml.fleet.tables import TelemetryTables, tables
 
@@ -172,7 +172,8 @@ def _has_ended(events: Sequence[Event], now: float) -> bool:
 
 def _carry(root: Path, events: Sequence[Event]) -> Path:
     """Write the events of runs that go on to one event file, of the day of the last one."""
-    return publish(root, f"carried-{uuid.uuid4().hex}", events, max(each.at for each in events))
+    name, at = f"carried-{uuid.uuid4().hex}", max(each.at for each in events)
+    return publish(root, name, latest(events), at)
 
 
 def _written(root: Path, before: Snapshot, runs: Iterable[Sequence[Event]]) -> Iterator[TableFile]:

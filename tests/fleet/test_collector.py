@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -13,12 +14,15 @@ from pathlib import Path
 
 import pytest
 
+import dml
+from dml.api import run_telemetry
 from dml.events import OperatorTotals, Progress, RunFinished, RunStarted, Warned, from_json, to_json
+from dml.exec.delivery import account
 from dml.fleet import collector as collect
 from dml.fleet.calibration import Measured, calibrated
 from dml.fleet.collector import Collector, publish, sweep, telemetry_root
 from dml.fleet.learning import Learner
-from dml.fleet.reader import read
+from dml.fleet.reader import latest, read
 
 NOON = dt.datetime(2026, 3, 4, 12, tzinfo=dt.UTC).timestamp()
 
@@ -268,3 +272,68 @@ def test_damage_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
     assert isinstance(events[1], Warned)
     assert events[1].name == "TelemetryDamaged"
     assert f"{path}:2" in events[1].text
+
+
+LIVE = """
+import os, sys
+import dml
+ds = dml.range(10_000).map(lambda row: {"x": [row["id"]][0]}).batch(4)
+iterator = iter(ds.with_options(telemetry_dir=sys.argv[1], prefetch=0))
+next(iterator)
+next(iterator)
+if len(sys.argv) > 2 and os.fork() == 0:
+    sys.exit()  # a forked child does not report its parent's run
+"""
+
+
+@pytest.mark.parametrize("fork", [(), ("fork",)])
+def test_a_run_that_python_s_exit_stops_is_recorded_once(
+    tmp_path: Path, fork: tuple[str, ...]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIVE, str(tmp_path), *fork],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stderr == ""
+    events = list(read(tmp_path))
+    assert [each.rows for each in events if isinstance(each, RunFinished)] == [8]
+    (started,) = (each for each in events if isinstance(each, RunStarted))
+    assert next(iter(started.prefixes.values())) == "0 Range"
+
+
+def test_a_long_run_tells_its_figures_while_it_goes_on(tmp_path: Path) -> None:
+    ds = dml.range(10_000).map(lambda row: {"x": [row["id"]][0]}).batch(4)
+    it = iter(ds.with_options(telemetry_dir=str(tmp_path), prefetch=0))
+    next(it)
+    collector = run_telemetry.collector_of(ds.with_options(telemetry_dir=str(tmp_path))._settings)
+    assert collector is not None
+    later = time.time() + account.PROGRESS_S + 1
+    account.tell_progress(later - account.PROGRESS_S)  # too early
+    assert collector.flush()
+    assert list(read(tmp_path)) == []
+    account.tell_progress(later)
+    account.tell_progress(later + 1)  # not again so soon
+    assert collector.flush()
+    told = list(read(tmp_path))
+    assert [each.kind for each in told].count("RunStarted") == 1
+    assert not any(isinstance(each, RunFinished) for each in told)
+    first = [each.rows_out for each in told if isinstance(each, OperatorTotals)]
+    assert first[-1] >= 4
+    next(it)
+    it.close()
+    assert collector.flush()
+    last = latest(read(tmp_path))
+    assert [each.rows for each in last if isinstance(each, RunFinished)] == [8]
+    assert [each.kind for each in last].count("RunStarted") == 1
+
+
+def test_the_collector_asks_for_events_now_and_then(tmp_path: Path) -> None:
+    asked: queue.Queue[float] = queue.Queue()
+    collector = Collector(tmp_path, interval_s=0.01, clock=lambda: NOON, ask=asked.put)
+    collector.start()
+    assert [asked.get(timeout=60) for _ in range(2)] == [NOON, NOON]
+    assert collector.close()
+    assert not list(read(tmp_path))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import dataclasses
 import logging
+import os
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
 from dml.base.amounts import counted
+from dml.errors import DmlError
 from dml.events import (
     Event,
     Names,
@@ -41,6 +46,9 @@ NAME_LETTERS = 200
 SKIPPED = "RowsSkipped"
 
 QUARANTINED = "StoredRowsQuarantined"
+
+PROGRESS_S, LATER = 30.0, 0.1
+"""The figures of a run that goes on are passed on after so many seconds, then so much later."""
 
 _log = logging.getLogger("dml")
 
@@ -106,6 +114,7 @@ class Account:
     ) -> None:
         self.run, self._began, self._describe = uuid.uuid4().hex, time.time(), describe
         self.streaming, self.counts, self.tell = streaming, counts, tell
+        self.recorded = tell is not None
         self._names, self._complete = names, complete
         self._resumed = False
         self.received = Received()
@@ -115,7 +124,26 @@ class Account:
         self._end: Moment | None = None
         self._before = dataclasses.replace(counts)
         self._process_cpu = time.process_time()
-        self._once = threading.Lock()
+        self._once = threading.RLock()  # a collected iterator ends its run in any thread
+        self.process, self._next = os.getpid(), self._began + PROGRESS_S
+
+    def opened(self) -> None:
+        """Note that elements are made from now on, so that a run that is killed has a record."""
+        if self.recorded and self._end is None:
+            _OPEN.add(self)
+            atexit.unregister(finish_all)  # it precedes the end of all that has started by now
+            atexit.register(finish_all)
+
+    def tell_progress(self, now: float) -> None:
+        """Pass on the figures so far, if the run has lasted long enough since the last time."""
+        if self.tell is None or now < self._next:
+            return
+        self._next = now + max(PROGRESS_S, LATER * (now - self._began))
+        with self._once:
+            events = self._events(self._moment("running", "")) if self._end is None else []
+        for event in events:
+            if isinstance(event, RunStarted | OperatorTotals | Waits):  # the latest of these count
+                self.tell(event)
 
     def resumed(self) -> None:
         """Note that the run continues from a saved state."""
@@ -141,6 +169,7 @@ class Account:
             if self._end is not None:
                 return
             self._end = self._moment(status, "" if error is None else type(error).__name__)
+        _OPEN.discard(self)
         for event in self.so_far() if self.tell is not None else ():
             if not (isinstance(event, Warned) and event.name == SKIPPED):
                 self.tell(event)  # type: ignore[misc]
@@ -373,3 +402,22 @@ def medium(source: Any, columns: tuple[str, ...]) -> str:
     if not (source.unit_count and source.stored_bytes(source.unit(0), columns)):
         return "memory"
     return "remote" if source.far else "local"
+
+
+# The runs that go on and whose events somebody receives.
+_OPEN: weakref.WeakSet[Account] = weakref.WeakSet()
+
+
+def tell_progress(now: float) -> None:
+    """Pass on the figures so far of the runs that have lasted long enough since the last time."""
+    for each in list(_OPEN):
+        with contextlib.suppress(RuntimeError):  # a table of counters grew meanwhile: next time
+            each.tell_progress(now)
+
+
+def finish_all() -> None:
+    """Pass on the events of the runs that the exit of Python stops."""
+    for each in list(_OPEN):
+        if each.process == os.getpid():  # not of the parent of a forked process
+            with contextlib.suppress(DmlError, RuntimeError):
+                each.finished("stopped", None)

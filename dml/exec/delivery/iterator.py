@@ -51,6 +51,11 @@ class Report(Protocol):
     """The interface by which the iterator reports its run, so that exec imports no telemetry."""
 
     received: Received
+    recorded: bool
+    """Whether the events of the run are stored somewhere."""
+
+    def opened(self) -> None:
+        """Note that elements are made from now on, in this process."""
 
     def resumed(self) -> None:
         """Note that the run continues from a saved state."""
@@ -223,6 +228,8 @@ class Elements(Iterator[Element]):
     def _made_here(self) -> Maker:
         """Return a maker that makes chunks in the caller's thread."""
         streaming, epoch, begin = self._streaming, self.epoch, self._begin
+        if self.report.recorded:
+            self.report.opened()
         if streaming.plan.batched:
             return BatchMaker(streaming, epoch, begin, runs=not self._ahead)
         return RowMaker(streaming, epoch, begin)

@@ -52,8 +52,13 @@ def with_library(name: str, verb: str) -> None:
 class Unaccounted:
     """The report of a run that keeps no account."""
 
+    recorded = False
+
     def __init__(self) -> None:
         self.received = Received()
+
+    def opened(self) -> None:
+        """Do nothing."""
 
     def resumed(self) -> None:
         """Do nothing."""

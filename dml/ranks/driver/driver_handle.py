@@ -270,6 +270,8 @@ class Aside:
     the run has begun and when the driver process is gone.
     """
 
+    recorded = False  # here: the driver process records the run
+
     def __init__(
         self,
         node: Node,
@@ -365,6 +367,9 @@ class Aside:
         return self._same
 
     # ------------------------------------------------------------------------------------ reporting
+
+    def opened(self) -> None:
+        """Do nothing: the driver process makes the elements, and reports them."""
 
     def resumed(self) -> None:
         """Record that the run resumes from a saved state."""
