@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dml.base.fingerprint import digest
 from dml.base.ownership import FILE, make_folders
 from dml.events import Event, RunFinished, Warned
 from dml.fleet.collector import LAYOUT, UNFINISHED, publish
@@ -239,7 +240,8 @@ def _write(root: Path, kind: str, day: str, table: pa.Table) -> TableFile:
         temporary.replace(final)
     finally:
         temporary.unlink(missing_ok=True)
-    return TableFile(name, kind, day, table.num_rows, final.stat().st_size)
+    columns = digest(*table.schema.names).hex()
+    return TableFile(name, kind, day, table.num_rows, final.stat().st_size, columns)
 
 
 def _rounded(table: pa.Table) -> pa.Table:

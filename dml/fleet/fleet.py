@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -21,7 +22,7 @@ from dml.fleet.figures import Figures, figures_of
 from dml.fleet.reader import DAMAGED, read_file
 from dml.fleet.report import RunTable, run_table
 from dml.fleet.report_page import ROWS, Findings, report_html
-from dml.fleet.snapshot import Snapshot, event_files, snapshot
+from dml.fleet.snapshot import Snapshot, TableFile, event_files, snapshot
 from dml.fleet.tables import TelemetryTables, events_of, tables
 from dml.io.extras import extra
 
@@ -118,21 +119,27 @@ class Fleet:
         processor time of ``b`` per that of ``a``; an operator that only one of them has is null in
         the columns of the other.
         """
-        names = {"a": self._name(a, ANY, queries.NAMED), "b": self._name(b, ANY, queries.NAMED)}
+        found = {"a": self._only(queries.NAMED, a, ANY), "b": self._only(queries.NAMED, b, ANY)}
+        names = {side: each["name"][0].as_py() for side, each in found.items()}
         return self.query(queries.COMPARED, names)
 
     def run(self, run: str) -> RunTable:
         """Return the table that ``ds.stats()`` printed for a run, given its name or its start."""
-        name = self._run(run)
-        found = {
-            kind: self.query(f"SELECT * FROM {kind} WHERE run = $run", {"run": name})  # noqa: S608
-            for kind in ("runs", "numbers", "notes")
-        }
-        plan = found["runs"]["plan"][0].as_py()
-        plans = self.query("SELECT * FROM plans WHERE plan = $plan", {"plan": plan})
-        shared = self.query("SELECT * FROM prefixes WHERE plan = $plan", {"plan": plan})
-        given = TelemetryTables(found["runs"], found["numbers"], plans, shared, found["notes"])
-        return run_table(events_of(given), name)
+        runs = self._only(queries.RUN, run, "run")
+        row = runs.to_pylist()[0]
+        name = row["run"]
+        plan = {"plan": row["plan"]}
+        plans = self.query("SELECT * FROM plans WHERE plan = $plan", plan)
+        prefixes = self.query("SELECT * FROM prefixes WHERE plan = $plan", plan)
+        numbers, notes = (self._of_day(kind, row) for kind in ("operators", "notes"))
+        return run_table(events_of(TelemetryTables(runs, numbers, plans, prefixes, notes)), name)
+
+    def _of_day(self, kind: str, row: Mapping[str, Any]) -> pa.Table:
+        """Return a run's rows of a table; only files of the day on which it ended are read."""
+        ended = row["finished"]
+        day = None if ended is None else ended.astimezone(dt.UTC).date().isoformat()
+        files = [each for each in self._snapshot.of(kind) if day in (None, each.day)]
+        return self.query(f"{_rows(self.path, kind, files)} WHERE run = $run", {"run": row["run"]})
 
     def query(self, sql: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
         """Return the result of a query in DuckDB's SQL.
@@ -181,14 +188,14 @@ class Fleet:
 
     def _run(self, start: str) -> str:
         """Return the name of the only run whose name begins with ``start``."""
-        return self._name(start, "run", queries.NAMED_RUNS)
+        return str(self._only(queries.RUN, start, "run")["run"][0].as_py())
 
-    def _name(self, start: str, kind: str, query: str) -> str:
-        """Return the only name that begins with ``start``, which is of ``kind``."""
-        names = self.query(query, {"start": start})["name"].to_pylist()
-        if len(names) == 1:
-            return str(names[0])
-        what = f"no {kind} has" if not names else f"more than one {kind} has"
+    def _only(self, query: str, start: str, kind: str) -> pa.Table:
+        """Return the only row that ``query`` finds for names that begin with ``start``."""
+        found = self.query(query, {"start": start})
+        if found.num_rows == 1:
+            return found
+        what = f"more than one {kind} has" if found.num_rows else f"no {kind} has"
         raise PlanError(
             f"{what} a name that begins with {start!r}", at=f"dml.fleet.open({str(self.path)!r})",
             why=f"the store has {self._count('runs'):,} runs",
@@ -248,16 +255,23 @@ class Fleet:
         self._database.execute("SET TimeZone = 'UTC'")
         for kind, fresh in self._fresh._asdict().items():
             self._database.register(f"fresh_{kind}", fresh)
-            sources = [f"SELECT * FROM fresh_{kind}"]  # noqa: S608 (names of TelemetryTables)
-            if parts := found.of(kind):
-                paths = ", ".join(_quoted(self.path / LAYOUT / each.path) for each in parts)
-                # by name: files of other versions of dml have other columns
-                sources.append(f"SELECT * FROM read_parquet([{paths}], union_by_name = true)")  # noqa: S608 (quoted)
             view = {"operators": "numbers"}.get(kind, kind)
-            union = "UNION BY NAME" if kind in TIMELESS else "UNION ALL BY NAME"
-            self._database.execute(f"CREATE VIEW {view} AS {f' {union} '.join(sources)}")
+            rows = _rows(self.path, kind, found.of(kind))
+            self._database.execute(f"CREATE VIEW {view} AS {rows}")
         self._database.execute(queries.TOTAL)
         self._database.execute(queries.JOINED)
+
+
+def _rows(root: Path, kind: str, files: Sequence[TableFile]) -> str:
+    """Return a query for the rows of files of one kind, and those of fresh events."""
+    found = f"SELECT * FROM fresh_{kind}"  # noqa: S608 (a name of TelemetryTables)
+    if files:
+        paths = ", ".join(_quoted(root / LAYOUT / each.path) for each in files)
+        # files of other versions of dml have other columns
+        named = "true" if len({each.columns for each in files}) > 1 else "false"
+        union = "UNION BY NAME" if kind in TIMELESS else "UNION ALL BY NAME"
+        found += f" {union} SELECT * FROM read_parquet([{paths}], union_by_name = {named})"  # noqa: S608
+    return f"SELECT * FROM ({found})"  # noqa: S608
 
 
 def _quoted(path: Path) -> str:

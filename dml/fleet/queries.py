@@ -94,7 +94,7 @@ COMPARED: Final = """
     FULL JOIN (FROM placed WHERE side = 'b') AS b USING (operator, nth)
     ORDER BY ordinal, operator, nth
 """
-NAMED_RUNS: Final = "SELECT run AS name FROM runs WHERE starts_with(run, $start) LIMIT 2"
+RUN: Final = "SELECT * FROM runs WHERE starts_with(run, $start) LIMIT 2"
 NAMED: Final = """
     SELECT run AS name FROM runs WHERE starts_with(run, $start)
     UNION SELECT fleet_fingerprint FROM runs WHERE starts_with(fleet_fingerprint, $start) LIMIT 2

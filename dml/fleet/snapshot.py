@@ -26,13 +26,17 @@ KEPT: Final = 4
 
 
 class TableFile(NamedTuple):
-    """One Parquet file: its path below ``v1``, the kind of its rows, their day, rows and bytes."""
+    """One Parquet file: its path below ``v1``, the kind of its rows, their day, rows and bytes.
+
+    ``columns`` is a digest of the names of its columns, which differ between versions of dml.
+    """
 
     path: str
     kind: str
     day: str
     rows: int
     nbytes: int
+    columns: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +130,10 @@ def _of_json(raw: Any, number: int) -> Snapshot:
     return Snapshot(number, parts, frozenset(folded))
 
 
-def _part(path: str, kind: str, day: str, rows: int, nbytes: int) -> TableFile:
+def _part(*fields: Any) -> TableFile:
     """Return a file of a snapshot; raise ValueError for a path outside the store."""
-    below = Path(path)
+    found = TableFile(*fields)
+    below = Path(found.path)
     if below.is_absolute() or ".." in below.parts:
-        raise ValueError(f"a file of a snapshot lies in the store, got {path!r}")
-    return TableFile(str(path), str(kind), str(day), int(rows), int(nbytes))
+        raise ValueError(f"a file of a snapshot lies in the store, got {found.path!r}")
+    return found

@@ -210,7 +210,7 @@ def test_a_damaged_snapshot_gives_way_to_the_one_before(tmp_path: Path) -> None:
         record(tmp_path, f"w-{n}", events_of_run(f"a{n}"))
         compact_all(tmp_path)
     last = max((tmp_path / LAYOUT / "snapshots").iterdir())
-    last.write_text('{"parts": [["../../etc/passwd", "runs", "", 1, 1]], "folded": []}')
+    last.write_text('{"parts": [["../../etc/passwd", "runs", "", 1, 1, ""]], "folded": []}')
     assert set(told(tmp_path)) == {"a0", "a1"}
     record(tmp_path, "w-3", events_of_run("a3"))
     assert compact_all(tmp_path).runs == 1  # under the next number
@@ -261,6 +261,7 @@ def test_files_of_other_versions_have_fewer_or_more_columns(tmp_path: Path) -> N
             parts = json.loads(last.read_text())
             for part in parts["parts"]:
                 part[4] = (tmp_path / LAYOUT / part[0]).stat().st_size
+                part[5] = "of another version"
             last.write_text(json.dumps(parts))
             found = Fleet(tmp_path).operators("a0").to_pylist()
             assert [(row["later"], row["job"], row["cache_hits"]) for row in found] == [
