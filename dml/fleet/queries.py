@@ -39,7 +39,8 @@ SHARED: Final = """
         SELECT * REPLACE (coalesce(host_class, '') AS host_class) FROM runs
     ), costs AS (
         SELECT plan, coalesce(host_class, '') AS host_class, ordinal, sum(cpu_s) AS cpu_s,
-               sum(seconds) AS seconds, count(DISTINCT run) FILTER (rows_out > 0) AS computed,
+               sum(seconds) AS seconds, count(DISTINCT run) FILTER (rows_out > 0) AS passed,
+               count(DISTINCT run) FILTER (cache_hits > 0) AS cached,
                total(rows_out) AS rows, total(bytes_out) AS bytes
         FROM numbers GROUP BY ALL
     ), spent AS (
@@ -47,9 +48,9 @@ SHARED: Final = """
         FROM prefixes AS p JOIN costs AS c ON c.plan = p.plan AND c.ordinal <= p.ordinal
         GROUP BY ALL
     ), made AS (
-        SELECT prefix, host_class, total(computed) AS computed,
-               max(rows // computed) AS rows, max(bytes // computed) AS bytes
-        FROM prefixes JOIN costs USING (plan, ordinal) WHERE computed > 0 GROUP BY ALL
+        SELECT prefix, host_class, total(passed - cached) AS computed,
+               max(rows // passed) AS rows, max(bytes // passed) AS bytes
+        FROM prefixes JOIN costs USING (plan, ordinal) WHERE passed > 0 GROUP BY ALL
     ), used AS (
         SELECT prefix, host_class, any_value(operator) AS operator, count(*) AS runs,
                count(DISTINCT job) AS jobs, count(DISTINCT fleet_fingerprint) AS pipelines,
@@ -63,7 +64,7 @@ SHARED: Final = """
         FROM longer JOIN used ON used.prefix = longer.next GROUP BY ALL
     )
     SELECT prefix, host_class, operator, runs, computed, jobs, pipelines, cpu_s,
-           cpu_s * (1 - 1 / computed) AS repeated_cpu_s, seconds,
+           cpu_s * greatest(0, 1 - 1 / greatest(computed, 1)) AS repeated_cpu_s, seconds,
            rows, bytes, first, last
     FROM used JOIN spent USING (prefix, host_class) JOIN made USING (prefix, host_class)
     LEFT JOIN covered USING (prefix, host_class)

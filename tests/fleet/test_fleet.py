@@ -260,6 +260,22 @@ def expected(
     }
 
 
+def test_rows_from_a_cache_are_not_computed(tmp_path: Path) -> None:
+    data = pa.table({"a": range(1_000)})
+    pq.write_table(data, tmp_path / "t.parquet")
+    ds = dml.read_parquet(str(tmp_path / "t.parquet")).map(lambda row: {"x": [row["a"]][0]})
+    ds = ds.cache(tier="disk").with_options(cache_dir=str(tmp_path / "cache"))
+    for size in (7, 8, 9):
+        recorded(ds.batch(size), tmp_path / "fleet")
+    (row,) = (
+        each
+        for each in dml.fleet.open(tmp_path / "fleet").shared().to_pylist()
+        if each["runs"] == 3
+    )
+    assert (row["operator"], row["computed"], row["rows"]) == ("Stored", 1, 1_000)
+    assert row["repeated_cpu_s"] == 0
+
+
 def test_real_pipelines_share_what_they_compute_alike(tmp_path: Path) -> None:
     data = pa.table({name: range(2_000) for name in "abc"})
     pq.write_table(data, tmp_path / "t.parquet", row_group_size=500)
