@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dml.base.fingerprint import Domain
+from dml.base.fingerprint import Domain, digest
 from dml.base.host import host_class
 from dml.errors import DmlError
 from dml.events import Event, OperatorTotals, RunStarted
@@ -65,6 +65,8 @@ def identified(stations: Optimized, settings: Settings, events: list[Event]) -> 
     for each in events:
         if isinstance(each, RunStarted | OperatorTotals) and (name := next(names, "")):
             names_too = {**each.fingerprints, "result": name}
+            if isinstance(each, RunStarted):
+                names_too["data"] = _data(stations)
             each = dataclasses.replace(each, fingerprints=names_too)  # noqa: PLW2901
         named.append(each)
     return named
@@ -95,6 +97,12 @@ def prefixes_of(stations: Optimized) -> Names:
             return {}
         _PREFIXES[stations.plan] = found
     return found
+
+
+def _data(stations: Optimized) -> str:
+    """Return a digest of the identity of all sources, which ``_results`` has computed."""
+    sources = [node for node in stations.normalized.walk() if isinstance(node, Source)]
+    return digest("data", *(node.identity() for node in sources)).hex()
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +12,21 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dml import fleet as room
 from dml.base.amounts import counted
-from dml.base.ownership import make_folders
+from dml.base.display import one_line
+from dml.base.ownership import make_folders, own_file
 from dml.cli.output import Output, json_option
+from dml.errors import PlanError, worded
+from dml.fleet.collector import LAYOUT, telemetry_root
 from dml.fleet.compaction import SETTLED_S, compact
-from dml.fleet.fleet import Fleet
-from dml.fleet.table_text import grid_of
+from dml.fleet.fleet import Fleet, open_fleet
+from dml.fleet.table_text import PIPELINES, SHARED, grid_of
 
 RUNS = ("run", "started", "status", "rows", "bytes", "seconds", "cpu_s", "consumer_s", "pipeline")
 JOBS = ("job", "started", "runs", "pipelines", "failed", "rows", "bytes_read", "seconds", "cpu_s",
         "process_cpu_s", "host_class")  # fmt: skip
-PIPELINES = ("fleet_fingerprint", "runs", "jobs", "failed", "rows", "bytes_read", "seconds",
-             "cpu_s", "consumer_s", "host_class", "pipeline")  # fmt: skip
-SHARED = ("prefix", "operator", "runs", "computed", "jobs", "pipelines", "cpu_s",
-          "repeated_cpu_s", "rows", "bytes", "host_class")  # fmt: skip
 COMPARED = ("operator", "a_rows", "b_rows", "a_bytes", "b_bytes", "a_seconds", "b_seconds",
             "a_cpu_s", "b_cpu_s", "cpu_ratio")  # fmt: skip
-ALL = 10_000
 HEADLINES = ("figure", "statement", "value", "paper")
 EXPORTED = ("runs", "operators", "notes")
 
@@ -54,8 +52,9 @@ def fleet() -> None:
 def runs(output: Output, *, limit: int, root: str | None) -> None:
     """List the last runs, the latest first."""
     found = _opened(output, root)
-    table = found.query("SELECT * FROM runs ORDER BY started DESC NULLS LAST, run")
-    _answer(output, found, table, RUNS, limit)
+    ordered = "SELECT * FROM runs ORDER BY started DESC NULLS LAST, run LIMIT $limit"
+    count = found.query("SELECT count(*) AS count FROM runs")["count"][0].as_py()
+    _answer(output, found, found.query(ordered, {"limit": limit}), RUNS, limit, of=count)
 
 
 @fleet.command()
@@ -115,7 +114,7 @@ def run(output: Output, *, name: str, root: str | None) -> None:
 def compare(output: Output, *, a: str, b: str, root: str | None) -> None:
     """Compare two runs, or two pipelines, by operator. A and B are names or their beginnings."""
     found = _opened(output, root)
-    _answer(output, found, found.compare(a, b), COMPARED, ALL)
+    _answer(output, found, found.compare(a, b), COMPARED)
 
 
 @fleet.command()
@@ -139,14 +138,15 @@ def export(output: Output, *, folder: Path, root: str | None) -> None:
     files = {}
     for name in EXPORTED:
         table = found.query(f"SELECT * FROM {name}")  # noqa: S608 (names above)
-        pq.write_table(table, folder / f"{name}.parquet", compression="zstd")
+        with open(folder / f"{name}.parquet", "wb", opener=own_file) as file:
+            pq.write_table(table, file, compression="zstd")
         files[str(folder / f"{name}.parquet")] = table.num_rows
     lines = [f"{path}  {counted(rows, 'row', 'rows')}" for path, rows in files.items()]
     output.answer({"files": files}, lambda: "\n".join(lines))
 
 
 @fleet.command()
-@click.option("--keep-days", type=click.IntRange(0), help="Remove runs that ended earlier.")
+@click.option("--keep-days", type=click.IntRange(0, 36_500), help="Remove runs that ended earlier.")
 @click.option("--all", "everything", is_flag=True, help="Compact the events of the last hour, too.")
 @of_fleet
 def gc(output: Output, *, keep_days: int | None, everything: bool, root: str | None) -> None:
@@ -154,11 +154,19 @@ def gc(output: Output, *, keep_days: int | None, everything: bool, root: str | N
 
     Any number of processes and machines may record runs, read or compact the folder meanwhile.
     """
-    path = _opened(output, root).path
+    path = telemetry_root(root)
+    if path is None or not (path / LAYOUT).is_dir():
+        raise PlanError("there is no telemetry in this folder", at=str(path), try_="--root")
     settled_s = 0.0 if everything else SETTLED_S
-    done = compact(path, retain_days=keep_days, settled_s=settled_s)
+    try:
+        done = compact(path, retain_days=keep_days, settled_s=settled_s)
+    except OSError as error:
+        raise PlanError("the folder cannot be compacted", at=str(path), why=worded(error)) from None
     for text in done.damaged:
-        output.log(f"damaged: {text}")
+        output.log(f"damaged: {one_line(text)}")
+    if done.busy:
+        output.answer(done._asdict(), lambda: f"another process compacts {path}")
+        return
     files = counted(done.event_files, "event file", "event files")
     text = f"{counted(done.runs, 'run', 'runs')} of {files} compacted"
     text += f", {counted(done.expired, 'old file', 'old files')} removed" if done.expired else ""
@@ -166,22 +174,32 @@ def gc(output: Output, *, keep_days: int | None, everything: bool, root: str | N
 
 
 def _opened(output: Output, root: str | None) -> Fleet:
-    """Return the fleet of a command; warnings about it go to standard error."""
-    found = room.open(root)
-    for text in found.warnings:
-        output.log(f"damaged: {text}")
+    """Return the fleet of a command; when it ends, warnings go to standard error."""
+    found = open_fleet(root)
+    click.get_current_context().call_on_close(partial(_warn, output, found))
     return found
 
 
-def _answer(
-    output: Output, found: Fleet, table: pa.Table, columns: Sequence[str], limit: int
+def _warn(output: Output, found: Fleet) -> None:
+    for text in found.warnings:
+        output.log(f"damaged: {one_line(text)}")
+
+
+def _answer(  # noqa: PLR0917 (what is printed, and how much of it)
+    output: Output,
+    found: Fleet,
+    table: pa.Table,
+    columns: Sequence[str],
+    limit: int | None = None,
+    of: int | None = None,
 ) -> None:
     """Print the first ``limit`` rows of a table as text, or as JSON with all columns."""
+    whole = table.num_rows if of is None else of
     shown = table.slice(0, limit)
-    of = f" of {table.num_rows:,}" if table.num_rows > limit else ""
-    last = f"{counted(shown.num_rows, 'row', 'rows')}{of} in {found.path}"
+    rest = f" of {whole:,}" if whole > shown.num_rows else ""
+    last = f"{counted(shown.num_rows, 'row', 'rows')}{rest} in {found.path}"
     rows = [{name: _plain(each) for name, each in row.items()} for row in shown.to_pylist()]
-    value = {"root": str(found.path), "of": table.num_rows, "rows": rows}
+    value = {"root": str(found.path), "of": whole, "rows": rows}
     output.answer(value, lambda: "\n".join([*grid_of(shown, columns).lines(), last]))
 
 

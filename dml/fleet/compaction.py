@@ -1,14 +1,15 @@
 """Rewrite event files as Parquet, a file of each kind and day, and drop what is too old.
 
 A run moves as a whole: its events are in event files until it has ended, and in Parquet from then
-on. Events of runs that go on are written to an event file of their own. Any number of processes may
-compact a store at once, on any machines: the first snapshot counts, the work of others is removed.
+on. Any number of processes may compact a store at once, on any machines: the first snapshot counts,
+the work of others is removed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import math
 import os
 import time
 import uuid
@@ -22,14 +23,16 @@ import pyarrow.parquet as pq
 
 from dml.base.fingerprint import digest
 from dml.base.ownership import FILE, make_folders
-from dml.events import Event, RunFinished, Warned
-from dml.fleet.collector import LAYOUT, UNFINISHED, publish
-from dml.fleet.reader import DAMAGED, latest, read_file
+from dml.events import Event, RunFinished
+from dml.fleet.collector import LAYOUT, UNFINISHED
+from dml.fleet.reader import is_damage, read_file
 from dml.fleet.snapshot import Snapshot, TableFile, commit, event_files, snapshot
 from dml.fleet.tables import TelemetryTables, tables
 
 SETTLED_S: Final = 3600.0
 """An event file is compacted when it is this old, so that events of one run are together."""
+ASIDE: Final = "damaged"
+"""The folder of event files with damaged lines, whose other lines are in Parquet."""
 ABANDONED_S: Final = 7 * 86_400.0
 """A run without events for so long was killed: it is compacted without an end."""
 SLICE_BYTES: Final = 32 << 20
@@ -46,12 +49,16 @@ DAY_S: Final = 86_400.0
 
 
 class Compacted(NamedTuple):
-    """Number of runs, event files and expired Parquet files that were handled, and the damage."""
+    """Number of runs, event files and expired Parquet files that were handled, and the damage.
+
+    ``busy`` is true if nothing was done, since another process compacts the store.
+    """
 
     runs: int = 0
     event_files: int = 0
     expired: int = 0
     damaged: tuple[str, ...] = ()
+    busy: bool = False
 
 
 def compact(
@@ -63,25 +70,26 @@ def compact(
 ) -> Compacted:
     """Compact the store below ``root``, and remove days older than ``retain_days``.
 
-    Return at once if another process has compacted in the last ten minutes and not ended. Memory is
-    bounded by ``SLICE_BYTES``, whatever the size of the store. Raise OSError as the disk does.
+    Do nothing if another process has begun to do so within ten minutes, and has not ended. At once
+    in memory are ``SLICE_BYTES`` of event files, or one day's tables. Raise OSError as the disk
+    does.
     """
     now = time.time() if now is None else now
     lease = root / LAYOUT / LEASE
     if not _take(lease, now):
-        return Compacted()
+        return Compacted(busy=True)
     done = Compacted()
     try:
         _remove_folded(root)
-        for files in _slices(root, now - settled_s):
-            found = _fold(root, files, now)
-            if found is None:
-                break  # another process is at work on the same files
+        _sweep(root, now)
+        for files in _slices(root, now - settled_s, now):
+            found = _fold(root, files)
             done = Compacted(
                 done.runs + found.runs, done.event_files + found.event_files, 0,
                 done.damaged + found.damaged,
             )  # fmt: skip
-            os.utime(lease)
+            with contextlib.suppress(FileNotFoundError):  # somebody took it over
+                os.utime(lease)
         _merge(root)
         expired = _expire(root, now, retain_days) if retain_days is not None else 0
         return done._replace(expired=expired)
@@ -105,11 +113,11 @@ def _take(lease: Path, now: float) -> bool:
         lease.touch(FILE, exist_ok=False)
     except FileExistsError:
         try:
-            if now - lease.stat().st_mtime < LEASE_S:
+            if abs(now - lease.stat().st_mtime) < LEASE_S:
                 return False
+            os.utime(lease)
         except FileNotFoundError:
             return False
-        os.utime(lease)
     return True
 
 
@@ -119,62 +127,128 @@ def _remove_folded(root: Path) -> None:
         (root / LAYOUT / name).unlink(missing_ok=True)
 
 
-def _slices(root: Path, until: float) -> Iterator[list[str]]:
-    """Yield event files that have not changed since ``until``, some megabytes at a time."""
-    files, nbytes = [], 0
+def _sweep(root: Path, now: float) -> None:
+    """Remove Parquet files that no longer belong to the store, a day after they left it."""
+    named = {each.path for each in snapshot(root).parts}
+    for kind in TelemetryTables._fields:
+        for path in (root / LAYOUT / kind).rglob("*.parquet"):
+            with contextlib.suppress(FileNotFoundError):
+                old = now - path.stat().st_mtime > DAY_S
+                if old and str(path.relative_to(root / LAYOUT)) not in named:
+                    path.unlink()
+
+
+class _Groups:
+    """Groups of event files: files with events of the same run are in one group."""
+
+    def __init__(self) -> None:
+        self._above: dict[str, str] = {}
+        self.waiting: set[str] = set()
+        """Members of groups that must wait: their runs go on, or their files may change."""
+
+    def top(self, member: str) -> str:
+        """Return the member that stands for the group of ``member``."""
+        while (above := self._above.setdefault(member, member)) != member:
+            member = above
+        return member
+
+    def join(self, one: str, other: str) -> None:
+        """Make the groups of two members one group."""
+        self._above[self.top(one)] = self.top(other)
+
+    def ready(self, members: Iterable[str]) -> list[list[str]]:
+        """Return the members by group, without groups that must wait."""
+        tops = {self.top(each) for each in self.waiting}
+        found: dict[str, list[str]] = {}
+        for each in members:
+            if (top := self.top(each)) not in tops:
+                found.setdefault(top, []).append(each)
+        return list(found.values())
+
+
+def _slices(root: Path, until: float, now: float) -> Iterator[list[str]]:
+    """Yield event files whose runs have all ended, some megabytes at a time.
+
+    All events of a run are in one slice. Files that have changed since ``until`` wait, and so do
+    all files of a writer of which one cannot be read: it may have the end of a run.
+    """
+    groups, sizes = _Groups(), dict[str, int]()
+    ends: dict[str, float] = {}
     for name in event_files(root):
-        try:
-            seen = (root / LAYOUT / name).stat()
-        except FileNotFoundError:
-            continue
-        if seen.st_mtime > until:
-            continue
-        files.append(name)
-        nbytes += seen.st_size
-        if nbytes >= SLICE_BYTES:
+        with contextlib.suppress(FileNotFoundError):
+            sizes[name] = (root / LAYOUT / name).stat().st_size
+            _add(root, name, groups, ends, until)
+    groups.waiting |= {run for run, at in ends.items() if now - ABANDONED_S <= at < math.inf}
+    groups.waiting |= {each for each in sizes if _writer(each) in groups.waiting}
+    files: list[str] = []
+    for group in groups.ready(sizes):
+        files += group
+        if sum(sizes[each] for each in files) >= SLICE_BYTES:
             yield files
-            files, nbytes = [], 0
+            files = []
     if files:
         yield files
 
 
-def _fold(root: Path, files: Sequence[str], now: float) -> Compacted | None:
-    """Replace event files by Parquet and one file of runs that go on; None if another did."""
+def _add(root: Path, name: str, groups: _Groups, ends: dict[str, float], until: float) -> None:
+    """Add a file to the group of its runs; note when these had their last event."""
+    path = root / LAYOUT / name
+    if path.stat().st_mtime > until:
+        groups.waiting.add(name)
+    try:
+        events = [each for each in read_file(path) if each.run]
+    except FileNotFoundError:
+        raise
+    except OSError:
+        groups.waiting.add(_writer(name))
+        events = []
+    for event in events:
+        run = f"run {event.run}"
+        groups.join(name, run)
+        at = math.inf if isinstance(event, RunFinished) else event.at
+        ends[run] = max(ends.get(run, 0.0), at)
+
+
+def _writer(name: str) -> str:
+    return f"writer {Path(name).name.rpartition('-')[0]}"
+
+
+def _fold(root: Path, files: Sequence[str]) -> Compacted:
+    """Replace event files by Parquet; do nothing if another process has done it."""
     before = snapshot(root)
     events: dict[str, list[Event]] = {}
-    damaged = []
+    damaged: dict[str, list[str]] = {}
     for name in files:
         for event in read_file(root / LAYOUT / name):
-            if isinstance(event, Warned) and event.name == DAMAGED and not event.run:
-                damaged.append(event.text)
+            if is_damage(event):
+                damaged.setdefault(name, []).append(event.text)
             elif event.run:
                 events.setdefault(event.run, []).append(event)
-    ended = {run: each for run, each in events.items() if _has_ended(each, now)}
-    waiting = [event for run, each in events.items() if run not in ended for event in each]
-    if not ended and len(files) == 1 and not damaged:
-        return Compacted()  # only runs that go on, in one file already
-    parts = list(_written(root, before, ended.values()))
-    carried = _carry(root, waiting) if waiting else None
-    folded = (before.folded | set(files)).intersection(event_files(root))
-    if not commit(root, before.next(parts, folded=folded)):
+    parts: list[TableFile] = []
+    try:
+        parts.extend(_written(root, before, events.values()))
+        folded = (before.folded | set(files)).intersection(event_files(root))
+        fresh = before.folded.isdisjoint(files)
+        done = fresh and commit(root, before.next(parts, folded=folded))
+    except BaseException:
         _remove(root, [each.path for each in parts])
-        if carried is not None:
-            carried.unlink(missing_ok=True)
-        return None
+        raise
+    if not done:
+        _remove(root, [each.path for each in parts])
+        return Compacted()
+    for name in damaged:
+        _set_aside(root, name)
     _remove(root, files)
-    return Compacted(len(ended), len(files), 0, tuple(damaged))
+    texts = tuple(text for each in damaged.values() for text in each)
+    return Compacted(len(events), len(files), 0, texts)
 
 
-def _has_ended(events: Sequence[Event], now: float) -> bool:
-    if any(isinstance(each, RunFinished) for each in events):
-        return True
-    return max(each.at for each in events) < now - ABANDONED_S
-
-
-def _carry(root: Path, events: Sequence[Event]) -> Path:
-    """Write the events of runs that go on to one event file, of the day of the last one."""
-    name, at = f"carried-{uuid.uuid4().hex}", max(each.at for each in events)
-    return publish(root, name, latest(events), at)
+def _set_aside(root: Path, name: str) -> None:
+    """Move a file with damaged lines to a folder of its own, where it is not read again."""
+    final = root / LAYOUT / ASIDE / Path(name).name
+    make_folders(final.parent)
+    with contextlib.suppress(FileNotFoundError):
+        (root / LAYOUT / name).replace(final)
 
 
 def _written(root: Path, before: Snapshot, runs: Iterable[Sequence[Event]]) -> Iterator[TableFile]:
@@ -204,7 +278,9 @@ def _known_plans(root: Path, before: Snapshot) -> pa.Array:
 
 
 def _day(events: Sequence[Event]) -> str:
-    at = max(each.at for each in events)
+    """Return the day on which a run ended; of a killed one, that of its last event."""
+    ends = [each.at for each in events if isinstance(each, RunFinished)]
+    at = max(ends or [each.at for each in events])
     return dt.datetime.fromtimestamp(at, dt.UTC).date().isoformat()
 
 
@@ -279,15 +355,27 @@ def _merge(root: Path) -> None:
 def _merge_parts(root: Path, kind: str, day: str, parts: Sequence[TableFile]) -> None:
     try:
         tables_of_day = [read_part(root, each) for each in parts]
-        whole = pa.concat_tables(tables_of_day, promote_options="default")  # of several versions
+        merged = pa.concat_tables(tables_of_day, promote_options="default")  # of several versions
     except (OSError, pa.ArrowException):
         return  # a damaged file stays as it is; who reads it is told
-    made = _write(root, kind, day, whole)
+    _replace(root, kind, day, parts, merged)
+
+
+def _replace(root: Path, kind: str, day: str, parts: Sequence[TableFile], rows: pa.Table) -> None:
+    """Replace files of one kind by one file with ``rows``, unless another process was faster."""
+    made = _write(root, kind, day, rows)
     before = snapshot(root)
-    if not before.has(parts) or not commit(root, before.next([made], parts, before.folded)):
+    if before.has(parts) and commit(root, before.next([made], parts, before.folded)):
+        _leave(root, parts)
+    else:
         _remove(root, [made.path])
-        return
-    _remove(root, [each.path for each in parts])
+
+
+def _leave(root: Path, parts: Iterable[TableFile]) -> None:
+    """Note when files left the store: whoever has opened it may read them for another day."""
+    for each in parts:
+        with contextlib.suppress(OSError):
+            os.utime(root / LAYOUT / each.path)
 
 
 def read_part(root: Path, part: TableFile) -> pa.Table:
@@ -297,14 +385,31 @@ def read_part(root: Path, part: TableFile) -> pa.Table:
 
 
 def _expire(root: Path, now: float, retain_days: int) -> int:
-    """Remove the Parquet files of days that ended over ``retain_days`` days ago."""
+    """Remove days that ended over ``retain_days`` days ago, and plans that no run has any more."""
     before = snapshot(root)
     first = dt.datetime.fromtimestamp(now - retain_days * DAY_S, dt.UTC).date().isoformat()
     old = [each for each in before.parts if each.day < first and each.kind not in TIMELESS]
     if not old or not commit(root, before.next((), old, before.folded)):
         return 0
     _remove(root, [each.path for each in old])
+    _expire_plans(root)
     return len(old)
+
+
+def _expire_plans(root: Path) -> None:
+    """Rewrite the tables of plans without those that no run in Parquet has."""
+    found = snapshot(root)
+    try:
+        plans = [read_part(root, each).column("plan") for each in found.of("runs")]
+        used = pa.concat_arrays([pa.array([], pa.string()), *(c for p in plans for c in p.chunks)])
+        for kind in TIMELESS:
+            parts = found.of(kind)
+            rows = [read_part(root, each) for each in parts]
+            if rows:
+                whole = pa.concat_tables(rows, promote_options="default")
+                _replace(root, kind, "", parts, whole.filter(pc.is_in(whole["plan"], used)))
+    except (OSError, pa.ArrowException):
+        return  # a run whose plan is not known may have any of them
 
 
 def _remove(root: Path, names: Iterable[str]) -> None:
@@ -312,7 +417,7 @@ def _remove(root: Path, names: Iterable[str]) -> None:
         (root / LAYOUT / name).unlink(missing_ok=True)
 
 
-def whole(root: Path, found: Snapshot) -> tuple[Snapshot, list[str]]:
+def undamaged(root: Path, found: Snapshot) -> tuple[Snapshot, list[str]]:
     """Return the snapshot without damaged files, and a text on each of these."""
     good, wrong = [], []
     for part in found.parts:

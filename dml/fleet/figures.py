@@ -57,8 +57,10 @@ KINDS: Final = f"""
 """  # noqa: S608 (names of this module)
 SPENT: Final = """
     CREATE OR REPLACE TEMP TABLE spent AS
-    SELECT job, sum(cpu_s * capability) AS ingest, sum(process_cpu_s * capability) AS compute,
-           sum(bytes_read) AS bytes_read, sum(bytes) AS bytes, list(DISTINCT plan) AS plans
+    SELECT job, sum(cpu_s * capability) FILTER (process_cpu_s IS NOT NULL) AS ingest,
+           sum(process_cpu_s * capability) FILTER (cpu_s IS NOT NULL) AS compute,
+           sum(bytes_read) FILTER (bytes IS NOT NULL) AS bytes_read,
+           sum(bytes) FILTER (bytes_read IS NOT NULL) AS bytes, list(DISTINCT plan) AS plans
     FROM runs GROUP BY job
 """
 FIGURE_1: Final = f"""

@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from dml.base.host import cores
 from dml.base.ownership import own_file
-from dml.errors import PlanError
-from dml.events import Event, Warned
+from dml.errors import PlanError, worded
+from dml.events import Event
 from dml.fleet import queries
 from dml.fleet.collector import LAYOUT, telemetry_root
-from dml.fleet.compaction import SLICE_BYTES, TIMELESS, compact, events_bytes, whole
+from dml.fleet.compaction import SLICE_BYTES, TIMELESS, compact, events_bytes, undamaged
 from dml.fleet.figures import Figures, figures_of
-from dml.fleet.reader import DAMAGED, read_file
+from dml.fleet.reader import is_damage, read_file
 from dml.fleet.report import RunTable, run_table
 from dml.fleet.report_page import ROWS, Findings, report_html
 from dml.fleet.snapshot import Snapshot, TableFile, event_files, snapshot
@@ -44,10 +44,13 @@ def open_fleet(path: str | os.PathLike[str] | None) -> Fleet:
             "there is no telemetry folder", why="the user has no folder for it, or it is off",
             try_="dml.fleet.open(path)",
         )  # fmt: skip
+    damaged: tuple[str, ...] = ()
     with contextlib.suppress(OSError):  # of a folder that this user may only read
         if events_bytes(root) > SLICE_BYTES:
-            compact(root)
-    return Fleet(root)
+            damaged = compact(root).damaged
+    fleet = Fleet(root)
+    fleet.warnings += damaged
+    return fleet
 
 
 class Fleet:
@@ -98,9 +101,11 @@ class Fleet:
         """Return what several runs computed alike: one row per prefix and class of machine.
 
         A prefix is the source of a pipeline with the steps above it, up to the first that draws
-        random numbers. ``cpu_s`` is the processor time of all runs up to its last operator,
-        ``repeated_cpu_s`` what all but one of them took, which a cache after ``operator`` would
-        save; ``computed`` of ``runs`` computed it, the others had it from a cache. ``rows`` and
+        random numbers or has further inputs. ``cpu_s`` is the processor time of all runs up to its
+        last operator; ``computed`` of ``runs`` computed it, the others had it from a cache.
+        ``repeated_cpu_s`` is what all but one of these took, if all took equally long: a cache
+        after ``operator`` would save it. Runs with the same ``data`` read the same content; null
+        means that this is not known, and only the names of files are the same. ``rows`` and
         ``bytes`` are those of one run at the end of the prefix. Of prefixes that the same runs
         have, the longest is returned. The costliest are first.
         """
@@ -159,20 +164,31 @@ class Fleet:
         The page shows what was computed more than once, the costliest pipelines, the last runs and
         the figures of the tf.data study. It is one file that needs no network.
         """
-        found = Findings(
-            str(self.path), self.warnings, self.query(queries.COUNTS), self.shared(),
-            self.pipelines(), self.query(queries.LAST_RUNS, {"count": ROWS}),
-            self.query(queries.DAYS), self.figures(),
+        results = (
+            self.query(queries.COUNTS), self.shared(), self.pipelines(),
+            self.query(queries.LAST_RUNS, {"count": ROWS}), self.query(queries.DAYS),
+            self.figures(),
         )  # fmt: skip
-        html = report_html(found)
-        with open(path, "w", encoding="utf-8", opener=own_file) as file:
-            file.write(html)
+        html = report_html(Findings(*results, str(self.path), self.warnings))
+        try:
+            with open(path, "w", encoding="utf-8", opener=own_file) as file:
+                file.write(html)
+        except OSError as error:
+            raise PlanError(
+                "the page cannot be written", at=str(path), why=worded(error), try_="another path"
+            ) from None
         return Path(path)
 
     def _guarded(self, work: Callable[[], T]) -> T:
         """Return the result of ``work``; if a file is damaged, do it again without that file."""
         try:
             return work()
+        except (
+            self._duckdb.ParserException,
+            self._duckdb.BinderException,
+            self._duckdb.CatalogException,
+        ):
+            raise  # of the query
         except self._duckdb.Error:
             if not self._without_damage():
                 raise
@@ -180,7 +196,7 @@ class Fleet:
 
     def _without_damage(self) -> bool:
         """Read all files, and leave the damaged ones out; return False if there are none."""
-        found, wrong = whole(self.path, self._snapshot)
+        found, wrong = undamaged(self.path, self._snapshot)
         self.warnings += tuple(wrong)
         if wrong:
             self._connect(found)
@@ -214,6 +230,8 @@ class Fleet:
                 events = list(self._events([each for each in listed if each not in found.folded]))
                 present, wrong = self._present(found)
                 if not wrong or snapshot(self.path).number == found.number:
+                    if found.damaged:
+                        wrong.append("the last snapshot is damaged: runs may be missing")
                     self.warnings += tuple(wrong)
                     return present, tables(events)
         raise PlanError(
@@ -240,12 +258,16 @@ class Fleet:
         wrong = []
         for name in files:
             path = self.path / LAYOUT / name
-            path.stat()
-            for event in read_file(path):
-                if isinstance(event, Warned) and event.name == DAMAGED and not event.run:
-                    wrong.append(event.text)
-                else:
-                    yield event
+            try:
+                for event in read_file(path):
+                    if is_damage(event):
+                        wrong.append(event.text)
+                    else:
+                        yield event
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                wrong.append(f"{path}: {error}")
         self.warnings += tuple(wrong)
 
     def _connect(self, found: Snapshot) -> None:
@@ -270,7 +292,8 @@ def _rows(root: Path, kind: str, files: Sequence[TableFile]) -> str:
         # files of other versions of dml have other columns
         named = "true" if len({each.columns for each in files}) > 1 else "false"
         union = "UNION BY NAME" if kind in TIMELESS else "UNION ALL BY NAME"
-        found += f" {union} SELECT * FROM read_parquet([{paths}], union_by_name = {named})"  # noqa: S608
+        options = f"union_by_name = {named}, hive_partitioning = false"
+        found += f" {union} SELECT * FROM read_parquet([{paths}], {options})"  # noqa: S608
     return f"SELECT * FROM ({found})"  # noqa: S608
 
 

@@ -36,40 +36,54 @@ PIPELINES: Final = """
 # Sums by plan come first: plans are few, and their prefixes are joined with the sums.
 SHARED: Final = """
     WITH known AS (
-        SELECT * REPLACE (coalesce(host_class, '') AS host_class) FROM runs
+        SELECT *, coalesce(host_class, '') AS machine, coalesce(data_fingerprint, '') AS data
+        FROM runs
     ), costs AS (
-        SELECT plan, coalesce(host_class, '') AS host_class, ordinal, sum(cpu_s) AS cpu_s,
-               sum(seconds) AS seconds, count(DISTINCT run) FILTER (rows_out > 0) AS passed,
-               count(DISTINCT run) FILTER (cache_hits > 0) AS cached,
+        SELECT plan, coalesce(host_class, '') AS machine, coalesce(data_fingerprint, '') AS data,
+               ordinal, sum(cpu_s) AS cpu_s, sum(seconds) AS seconds,
+               count(DISTINCT run) FILTER (rows_out > 0) AS passed,
                total(rows_out) AS rows, total(bytes_out) AS bytes
         FROM numbers GROUP BY ALL
+    ), hits AS (
+        SELECT run, plan, coalesce(host_class, '') AS machine,
+               coalesce(data_fingerprint, '') AS data, min(ordinal) AS first_hit
+        FROM numbers WHERE cache_hits > 0 GROUP BY ALL
     ), spent AS (
-        SELECT prefix, host_class, sum(c.cpu_s) AS cpu_s, sum(c.seconds) AS seconds
+        SELECT prefix, machine, data, sum(c.cpu_s) AS cpu_s, sum(c.seconds) AS seconds
         FROM prefixes AS p JOIN costs AS c ON c.plan = p.plan AND c.ordinal <= p.ordinal
         GROUP BY ALL
+    ), spared AS (
+        SELECT prefix, machine, data, count(*) AS cached
+        FROM prefixes AS p JOIN hits AS h ON h.plan = p.plan AND h.first_hit <= p.ordinal
+        GROUP BY ALL
     ), made AS (
-        SELECT prefix, host_class, total(passed - cached) AS computed,
-               max(rows // passed) AS rows, max(bytes // passed) AS bytes
-        FROM prefixes JOIN costs USING (plan, ordinal) WHERE passed > 0 GROUP BY ALL
+        SELECT prefix, machine, data, max(rows // greatest(passed, 1)) AS rows,
+               max(bytes // greatest(passed, 1)) AS bytes
+        FROM prefixes JOIN costs USING (plan, ordinal) GROUP BY ALL
     ), used AS (
-        SELECT prefix, host_class, any_value(operator) AS operator, count(*) AS runs,
+        SELECT prefix, machine, data, any_value(operator) AS operator, count(*) AS runs,
                count(DISTINCT job) AS jobs, count(DISTINCT fleet_fingerprint) AS pipelines,
                min(started) AS first, max(started) AS last
-        FROM prefixes JOIN known USING (plan) GROUP BY ALL
+        FROM prefixes JOIN known USING (plan)
+        WHERE plan IN (SELECT plan FROM costs) GROUP BY ALL HAVING count(*) > 1
     ), longer AS (
         SELECT DISTINCT a.prefix, b.prefix AS next
         FROM prefixes AS a JOIN prefixes AS b ON a.plan = b.plan AND b.place = a.place + 1
     ), covered AS (
-        SELECT longer.prefix, host_class, max(runs) AS next_runs
+        SELECT longer.prefix, machine, data, max(runs) AS next_runs
         FROM longer JOIN used ON used.prefix = longer.next GROUP BY ALL
+    ), counted AS (
+        SELECT *, greatest(0, runs - coalesce(cached, 0)) AS computed
+        FROM used JOIN spent USING (prefix, machine, data) JOIN made USING (prefix, machine, data)
+        LEFT JOIN spared USING (prefix, machine, data)
+        LEFT JOIN covered USING (prefix, machine, data)
+        WHERE coalesce(next_runs, 0) < runs
     )
-    SELECT prefix, host_class, operator, runs, computed, jobs, pipelines, cpu_s,
-           cpu_s * greatest(0, 1 - 1 / greatest(computed, 1)) AS repeated_cpu_s, seconds,
-           rows, bytes, first, last
-    FROM used JOIN spent USING (prefix, host_class) JOIN made USING (prefix, host_class)
-    LEFT JOIN covered USING (prefix, host_class)
-    WHERE runs > 1 AND coalesce(next_runs, 0) < runs
-    ORDER BY repeated_cpu_s DESC NULLS LAST, prefix
+    SELECT prefix, machine AS host_class, nullif(data, '') AS data, operator, runs,
+           CAST(computed AS BIGINT) AS computed, jobs, pipelines, cpu_s,
+           cpu_s * (1 - 1 / greatest(computed, 1)) AS repeated_cpu_s, seconds, rows, bytes,
+           first, last
+    FROM counted ORDER BY repeated_cpu_s DESC NULLS LAST, prefix, data
 """
 # Operators of one kind are compared in their order; of several runs, the means count.
 COMPARED: Final = """
@@ -77,22 +91,24 @@ COMPARED: Final = """
         SELECT 'a' AS side, run FROM runs WHERE run = $a OR fleet_fingerprint = $a
         UNION ALL
         SELECT 'b', run FROM runs WHERE run = $b OR fleet_fingerprint = $b
-    ), counts AS (
-        SELECT side, count(*) AS runs FROM chosen GROUP BY side
-    ), sums AS (
-        SELECT side, operator, ordinal, sum(o.seconds) / any_value(c.runs) AS seconds,
-               sum(cpu_s) / any_value(c.runs) AS cpu_s, sum(rows_out) / any_value(c.runs) AS rows,
-               sum(bytes_out) / any_value(c.runs) AS bytes
-        FROM chosen JOIN operators AS o USING (run) JOIN counts AS c USING (side) GROUP BY ALL
+    ), did AS (
+        SELECT side, run, operator, ordinal, sum(seconds) AS seconds, sum(cpu_s) AS cpu_s,
+               sum(rows_out) AS rows, sum(bytes_out) AS bytes
+        FROM chosen JOIN operators USING (run) GROUP BY ALL
     ), placed AS (
-        SELECT *, row_number() OVER (PARTITION BY side, operator ORDER BY ordinal) AS nth FROM sums
+        SELECT *, row_number() OVER (PARTITION BY side, run, operator ORDER BY ordinal) AS nth
+        FROM did
+    ), means AS (
+        SELECT side, operator, nth, min(ordinal) AS ordinal, avg(seconds) AS seconds,
+               avg(cpu_s) AS cpu_s, avg(rows) AS rows, avg(bytes) AS bytes
+        FROM placed GROUP BY ALL
     )
     SELECT coalesce(b.ordinal, a.ordinal) AS ordinal, operator,
            a.rows AS a_rows, b.rows AS b_rows, a.bytes AS a_bytes, b.bytes AS b_bytes,
            a.seconds AS a_seconds, b.seconds AS b_seconds, a.cpu_s AS a_cpu_s, b.cpu_s AS b_cpu_s,
            b.cpu_s / nullif(a.cpu_s, 0) AS cpu_ratio
-    FROM (FROM placed WHERE side = 'a') AS a
-    FULL JOIN (FROM placed WHERE side = 'b') AS b USING (operator, nth)
+    FROM (FROM means WHERE side = 'a') AS a
+    FULL JOIN (FROM means WHERE side = 'b') AS b USING (operator, nth)
     ORDER BY ordinal, operator, nth
 """
 RUN: Final = "SELECT * FROM runs WHERE starts_with(run, $start) LIMIT 2"
@@ -102,7 +118,7 @@ NAMED: Final = """
 """
 DAYS: Final = """
     SELECT date_trunc('day', started)::TIMESTAMP AS day,
-           coalesce(host_class, 'unknown') AS host_class,
+           coalesce(nullif(host_class, ''), 'unknown') AS host_class,
            coalesce(sum(cpu_s), 0) / 3600 AS cpu_h
     FROM runs WHERE started IS NOT NULL GROUP BY ALL ORDER BY day, host_class
 """
@@ -123,7 +139,7 @@ COUNTS: Final = """
     SELECT count(*) AS runs, count(DISTINCT job) AS jobs,
            count(DISTINCT fleet_fingerprint) AS pipelines, min(started) AS first,
            max(started) AS last, count(*) FILTER (status = 'failed') AS failed,
-           count(*) FILTER (consumer_s > 0.1 * seconds) AS waiting, sum(cpu_s) AS cpu_s,
+           count(*) FILTER (consumer_s > 0.1 * seconds) AS waiting,
            count(*) FILTER (finished IS NULL AND started > now() - INTERVAL 1 DAY) AS running
     FROM runs
 """

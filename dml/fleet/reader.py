@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeGuard
 
 from dml.events import (
     Event,
@@ -19,6 +20,7 @@ from dml.events import (
 from dml.fleet.collector import LAYOUT
 
 DAMAGED: Final = "TelemetryDamaged"
+LATEST: Final = 1e11  # the year 5138: a time beyond is not in seconds
 
 
 def read(
@@ -34,7 +36,10 @@ def read(
         if day is None or (since and day < since) or (until and day > until):
             continue
         for path in sorted(folder.glob("*.jsonl")):
-            yield from read_file(path)
+            try:
+                yield from read_file(path)
+            except OSError as error:
+                yield Warned(name=DAMAGED, text=f"{path}: {error}")
 
 
 def _day(name: str) -> dt.date | None:
@@ -45,19 +50,32 @@ def _day(name: str) -> dt.date | None:
 
 
 def read_file(path: Path) -> Iterator[Event]:
-    """Yield the events of one file; damage becomes a Warned event, as in ``read``."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError as error:
-        yield Warned(name=DAMAGED, text=f"{path}: {error}")
-        return
+    """Yield the events of one file; a damaged line becomes a Warned event, as in ``read``.
+
+    Raise OSError if the file cannot be read, which need not be so the next time.
+    """
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            yield from_json(line)
+            yield _valid(from_json(line), line)
         except ValueError as error:
             yield Warned(name=DAMAGED, text=f"{path}:{number}: {error}")
+
+
+def _valid(event: Event, line: str) -> Event:
+    """Return the event; raise ValueError if no table can have it."""
+    if not 0 <= event.at < LATEST:
+        raise ValueError(f"the time of an event is in seconds since 1970, got {event.at!r}")
+    if "\\ud" in line.lower():  # half of a letter, perhaps
+        json.dumps(json.loads(line), ensure_ascii=False).encode()
+    return event
+
+
+def is_damage(event: Event) -> TypeGuard[Warned]:
+    """Return True for the event that stands for a damaged line."""
+    return isinstance(event, Warned) and event.name == DAMAGED and not event.run
 
 
 def latest(events: Iterable[Event]) -> list[Event]:

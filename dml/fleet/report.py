@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dml.base.amounts import ABSENT, bytes_text, count_text, seconds_text
-from dml.base.display import Displayed, Grid
+from dml.base.display import Displayed, Grid, one_line
 from dml.events import (
     Event,
     OperatorTotals,
@@ -48,7 +48,7 @@ class RunTable(Displayed):
         yield from _verified_lines(self.summary)
         yield from _scaled_lines(self.summary)
         yield from _tuned_lines(self.summary)
-        yield from (f"warning  {each}" for each in self.warnings)
+        yield from (f"warning  {one_line(each)}" for each in self.warnings)
 
 
 def run_table(events: Iterable[Event], run: str | None = None) -> RunTable:

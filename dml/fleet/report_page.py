@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from dml.base.amounts import counted, duration_text
 from dml.base.display import escaped
 from dml.fleet.figures import BYTES, Figures
-from dml.fleet.table_text import grid_of
+from dml.fleet.table_text import PIPELINES, SHARED, grid_of
 from dml.io.extras import extra
 
 ROWS: Final = 15
@@ -38,24 +38,20 @@ thead th { border-bottom: 1px solid #8886; }
 .charts { display: flex; flex-wrap: wrap; gap: 1.5em; }
 figure { margin: 0; } figcaption { max-width: 26em; margin-bottom: .3em; }
 """
-PIPELINES: Final = ("fleet_fingerprint", "runs", "jobs", "failed", "rows", "bytes_read", "cpu_s",
-                    "consumer_s", "host_class", "pipeline")  # fmt: skip
-SHARED: Final = ("prefix", "operator", "runs", "computed", "jobs", "pipelines", "cpu_s",
-                 "repeated_cpu_s", "rows", "bytes", "host_class")  # fmt: skip
 LAST: Final = ("run", "started", "status", "rows", "seconds", "waited_share", "slowest", "pipeline")
 
 
 class Findings(NamedTuple):
     """What the page shows: where the runs are recorded, and the results of queries about them."""
 
-    path: str
-    warnings: tuple[str, ...]
     counts: pa.Table
     shared: pa.Table
     pipelines: pa.Table
     last_runs: pa.Table
     days: pa.Table
     figures: Figures
+    path: str
+    warnings: tuple[str, ...]
 
 
 def report_html(found: Findings) -> str:
@@ -83,26 +79,29 @@ def _sections(found: Findings) -> Iterator[str]:
     counts = found.counts.to_pylist()[0]
     first, last = (_day(counts[name]) for name in ("first", "last"))
     yield f"<h1>Recorded runs</h1><p class=muted>{escaped(found.path)}, {first} to {last}</p>"
-    yield from (f"<p>{escaped(each)}</p>" for each in _sentences(counts, found.shared))
+    yield from (f"<p>{escaped(each)}</p>" for each in _sentences(counts, found))
     yield from (f"<p>Damaged: {escaped(each)}</p>" for each in found.warnings[:ROWS])
     yield _table("Computed more than once", found.shared, SHARED)
     yield _table("Pipelines that took most processor time", found.pipelines, PIPELINES)
     yield _table("Last runs, and for how long the training loop waited", found.last_runs, LAST)
 
 
-def _sentences(counts: dict[str, Any], shared: pa.Table) -> Iterator[str]:
+def _sentences(counts: dict[str, Any], found: Findings) -> Iterator[str]:
     """Yield what to know first."""
     runs = counted(counts["runs"], "run", "runs")
     jobs = counted(counts["jobs"], "job", "jobs")
     pipelines = counted(counts["pipelines"], "pipeline", "pipelines")
-    took = duration_text(counts["cpu_s"])
-    yield f"{runs} of {pipelines} in {jobs} took {took} of processor time."
+    spent: dict[str, float] = {}
+    for row in found.days.to_pylist():
+        spent[row["host_class"]] = spent.get(row["host_class"], 0.0) + 3600 * row["cpu_h"]
+    took = ", ".join(f"{duration_text(each)} on {kind}" for kind, each in spent.items())
+    yield f"{runs} of {pipelines} in {jobs} took processor time: {took or 'not recorded'}."
     parts = [("running", "go on or were killed today"), ("failed", "failed"),
              ("waiting", "let the training loop wait for over a tenth of their time")]  # fmt: skip
     for name, text in parts:
         if counts[name]:
             yield f"{counted(counts[name], 'run', 'runs')} {text}."
-    for row in shared.slice(0, 3).to_pylist():
+    for row in found.shared.slice(0, 3).to_pylist():
         if row["repeated_cpu_s"]:
             yield (
                 f"A cache after {row['operator']} (prefix {row['prefix'][:12]}) would have saved "
@@ -126,7 +125,7 @@ def _table(title: str, table: pa.Table, columns: tuple[str, ...]) -> str:
 
 
 def _charts(days: pa.Table, figures: Figures) -> Iterator[tuple[str, Any]]:
-    """Yield the title and the chart of each figure."""
+    """Yield the title and the chart of each figure that has points."""
     yield "Processor hours a day, by class of machine", _days(days)
     yield "Bytes produced, by kind of operator; pale: the tf.data study", _kinds(figures.figure_9)
     yield (

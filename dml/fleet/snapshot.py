@@ -3,12 +3,13 @@
 Snapshots are ``v1/snapshots/<number>.json``; the highest number is the state of the store. A file
 is created under its number by one process only, so that of two compactions of the same events one
 is thrown away. A reader lists the event files first and reads the snapshot second: whatever is
-compacted in between, it counts each run once.
+compacted in between, it counts each run once: events leave their files for Parquet only.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import uuid
@@ -46,6 +47,8 @@ class Snapshot:
     number: int = 0
     parts: tuple[TableFile, ...] = ()
     folded: frozenset[str] = field(default_factory=frozenset)
+    damaged: bool = False
+    """Whether a later snapshot could not be read, so that files may be missing."""
 
     def of(self, kind: str) -> list[TableFile]:
         """Return the files with rows of one kind."""
@@ -79,8 +82,9 @@ def snapshot(root: Path) -> Snapshot:
     for number in reversed(numbers):
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
             raw = json.loads(_path(root, number).read_text(encoding="ascii"))
-            return _of_json(raw, numbers[-1])
-    return Snapshot(max(numbers, default=0))
+            found = _of_json(raw, numbers[-1])
+            return dataclasses.replace(found, damaged=number != numbers[-1])
+    return Snapshot(max(numbers, default=0), damaged=bool(numbers))
 
 
 def commit(root: Path, made: Snapshot) -> bool:
@@ -100,6 +104,9 @@ def commit(root: Path, made: Snapshot) -> bool:
             file.flush()
             os.fsync(file.fileno())
         os.link(temporary, final)  # fails if the name exists
+        if _numbers(root)[-1] != made.number:  # others were faster, and the number was free again
+            final.unlink()
+            return False
     except FileExistsError:
         return False
     finally:
@@ -115,7 +122,7 @@ def _path(root: Path, number: int) -> Path:
 
 def _numbers(root: Path) -> list[int]:
     names = (each.stem for each in (root / LAYOUT / FOLDER).glob("*.json"))
-    return sorted(int(name) for name in names if name.isdigit())
+    return sorted(int(name) for name in names if name.isdecimal() and name.isascii())
 
 
 def _to_json(made: Snapshot) -> dict[str, Any]:

@@ -13,7 +13,12 @@ from dml.base.display import Grid
 
 DIGEST_LETTERS: Final = 12
 """Letters of a fingerprint or name of a run that are shown: enough to identify it."""
-NAMES: Final = ("run", "job", "plan", "prefix")
+NAMES: Final = ("run", "job", "plan", "prefix", "data")
+PIPELINES: Final = ("fleet_fingerprint", "runs", "jobs", "failed", "rows", "bytes_read", "seconds",
+                    "cpu_s", "consumer_s", "host_class", "pipeline")  # fmt: skip
+SHARED: Final = ("prefix", "operator", "runs", "computed", "jobs", "pipelines", "cpu_s",
+                 "repeated_cpu_s", "rows", "bytes", "host_class", "data")  # fmt: skip
+"""The columns of the results of a fleet that are shown."""
 SHARES: Final = ("share", "waited_share", "value", "paper")
 TITLES: Final = {
     "fleet_fingerprint": "fingerprint",

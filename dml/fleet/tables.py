@@ -27,7 +27,7 @@ from dml.fleet.reader import latest
 
 MOMENT: Final = pa.timestamp("us", tz="UTC")
 DIGESTS: Final = ("fleet", "result", "cost", "kept", "rows")
-RUN_DIGESTS: Final = ("fleet", "result", "shape")
+RUN_DIGESTS: Final = ("fleet", "result", "shape", "data")
 DOCUMENTS: Final = ("options", "versions")
 
 
@@ -40,7 +40,7 @@ RUNS: Final = pa.schema(
         *_columns(pa.string(), "run", "job"),
         *_columns(MOMENT, "started", "finished"),
         *_columns(pa.string(), "status", "error_kind", "plan"),
-        *_columns(pa.string(), "fleet_fingerprint", "result_fingerprint", "shape_fingerprint"),
+        *_columns(pa.string(), *(f"{domain}_fingerprint" for domain in RUN_DIGESTS)),
         *_columns(pa.string(), "pipeline", *DOCUMENTS),
         *_columns(pa.int64(), "epoch"),
         *_columns(pa.bool_(), "resumed"),
@@ -58,7 +58,7 @@ RUNS: Final = pa.schema(
 
 OPERATORS: Final = pa.schema(
     [
-        *_columns(pa.string(), "run", "job", "host_class", "worker", "plan"),
+        *_columns(pa.string(), "run", "job", "host_class", "data_fingerprint", "worker", "plan"),
         *_columns(pa.int64(), "ordinal", "rows_in", "rows_out", "bytes_in", "bytes_out"),
         *_columns(pa.float64(), "seconds", "cpu_s"),
         *_columns(pa.int64(), "blocks", "python_calls"),
@@ -151,7 +151,7 @@ def _by_plan(
         known.setdefault(plan, (ordered, shared))
         row = runs.setdefault(run, {**dict.fromkeys(RUNS.names), "run": run})
         row["plan"] = plan
-        whose = {name: row[name] for name in ("job", "host_class", "plan")}
+        whose = {name: row[name] for name in ("job", "host_class", "data_fingerprint", "plan")}
         rows += [{**_row(each, OPERATOR_FIELDS), **whose} for each in did]
     plans = [{**row, "plan": plan} for plan, each in known.items() for row in each[0]]
     return rows, plans, [{**row, "plan": plan} for plan, each in known.items() for row in each[1]]
@@ -161,7 +161,7 @@ def _prefixes(event: RunStarted) -> Rows:
     found = []
     for place, (prefix, last) in enumerate(event.prefixes.items()):
         ordinal, _, operator = last.partition(" ")
-        if ordinal.isdecimal():
+        if ordinal.isdecimal() and len(ordinal) < 10:
             row = {"prefix": prefix, "operator": operator, "place": place, "ordinal": int(ordinal)}
             found.append(row)
     return found

@@ -12,7 +12,7 @@ from dml.base.fingerprint import Domain, digest
 from dml.expr.node import Node
 from dml.ops.row.lifted import LiftedNode
 from dml.ops.row.segment import Segment
-from dml.optimize.fingerprints import Memo, fingerprint_of, name_parts
+from dml.optimize.fingerprints import Memo, name_parts
 from dml.optimize.rules.normal_form import unchanged
 from dml.optimize.work_names import Names
 from dml.physical.plan import Plan
@@ -23,27 +23,21 @@ def prefix_names(normal: Node, plan: Plan) -> Names:
 
     A value is ``"<ordinal> <operator>"``: operators of ``plan`` up to this ordinal compute the rows
     of the prefix. Prefixes end below the first operator that draws random numbers, since its rows
-    differ between epochs; nobody would keep them.
+    differ between epochs, and below the first with further inputs, whose ordinals are not below.
     """
     memo: Memo = {}
     operators = [_own(each, memo) for each in plan.operators]
     found: Names = {}
     below, ordinal = b"", 0
     for node in normal.chain():
-        if any(map(_draws, (node, *(n for each in node.inputs[1:] for n in each.walk())))):
+        if node.random or node.draws or len(node.inputs) > 1:
             break
         ordinal = _last(_own(node, memo), operators, ordinal)
-        others = (fingerprint_of(each, Domain.FLEET, 0, memo) for each in node.inputs[1:])
-        beside = [bytes.fromhex(each) for each in others]
         parts = [*_parts(node)]
-        names = [digest(below, *name_parts(each, Domain.FLEET, memo), *beside) for each in parts]
+        names = [digest(below, *name_parts(each, Domain.FLEET, memo)) for each in parts]
         found |= {name.hex(): f"{ordinal} {type(node).__name__}" for name in names}
         below = names[-1]
     return found
-
-
-def _draws(node: Node) -> bool:
-    return node.random or node.draws
 
 
 def _parts(node: Node) -> Iterator[Node]:

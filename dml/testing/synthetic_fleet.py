@@ -287,6 +287,7 @@ class _Plans:
         rows = [self._chain(population, n) for n in range(count)]
         self.family = np.array([[self.names.index(each) for each in row] for row in rows])
         self.plan = np.array([_hex("plan", n) for n in range(count)])
+        self.data = np.array([_hex("data", n // 3) for n in range(count)])
         self.fleet = np.array([_hex("fleet", n) for n in range(count)])
         self.text = np.array(["\n".join(map(_operator, reversed(row))) for row in rows])
         self.table = self._table(rows)
@@ -354,6 +355,7 @@ def _day_tables(
         "run": names, "job": np.char.add("job", job.astype(str)), "started": started,
         "finished": started + (seconds * 1e6).astype(np.int64), "status": ["finished"] * count,
         "plan": plans.plan[pipeline], "fleet_fingerprint": plans.fleet[pipeline],
+        "data_fingerprint": plans.data[pipeline],
         "pipeline": plans.text[pipeline], "host": [HOST] * count,
         "host_class": jobs.host_class[job], "capability": jobs.capability[job],
         "rows": batches * 256, "batches": batches, "bytes": produced, "bytes_read": read,
@@ -362,7 +364,9 @@ def _day_tables(
         "consumer_s": seconds * rng.random(count),
     }  # fmt: skip
     operators = _operators(rng, plans, pipeline, names, cpu_s, (jobs.map[job], jobs.filter[job]))
-    whose = {name: np.repeat(runs[name], OPERATORS) for name in ("job", "host_class")}
+    whose = {
+        name: np.repeat(runs[name], OPERATORS) for name in ("job", "host_class", "data_fingerprint")
+    }
     empty = TelemetryTables(*(schema.empty_table() for schema in SCHEMAS))
     return empty._replace(
         runs=_table(SCHEMAS.runs, runs), operators=_table(SCHEMAS.operators, operators | whose)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -108,7 +110,7 @@ def _crash(root: Path, after: int) -> None:
         return call
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("commit", "_remove", "_carry", "_write"):
+        for name in ("commit", "_remove", "_write", "_leave"):
             patch.setattr(compaction, name, counted(getattr(compaction, name)))
         try:
             compact_all(root)
@@ -138,7 +140,8 @@ def test_a_lease_keeps_others_away_until_it_is_old(tmp_path: Path) -> None:
     lease = tmp_path / LAYOUT / LEASE
     lease.touch()
     os.utime(lease, (NOON, NOON))
-    assert compact(tmp_path, settled_s=-1e12, now=NOON + LEASE_S - 1) == Compacted()
+    assert compact(tmp_path, settled_s=-1e12, now=NOON + LEASE_S - 1) == Compacted(busy=True)
+    assert compact(tmp_path, settled_s=-1e12, now=NOON - 1) == Compacted(busy=True)
     assert compact(tmp_path, settled_s=-1e12, now=NOON + LEASE_S + 1).runs == 1
     assert not lease.exists()
 
@@ -146,17 +149,148 @@ def test_a_lease_keeps_others_away_until_it_is_old(tmp_path: Path) -> None:
 def test_fresh_files_and_runs_that_go_on_wait(tmp_path: Path) -> None:
     first, *rest = events_of_run("a")
     path = record(tmp_path, "w-0", [first, *events_of_run("b")])
-    os.utime(path, (NOON, NOON))
+    other = record(tmp_path, "v-0", events_of_run("c"))
+    for each in (path, other):
+        os.utime(each, (NOON, NOON))
     assert compact(tmp_path, settled_s=60, now=NOON + 59) == Compacted()
-    assert compact(tmp_path, settled_s=60, now=NOON + 61).runs == 1
-    (carried,) = event_files(tmp_path)
-    assert "carried" in carried
-    assert compact_all(tmp_path) == Compacted()  # nothing is written again while it goes on
-    assert event_files(tmp_path) == [carried]
-    record(tmp_path, "w-1", rest)
-    assert compact_all(tmp_path).runs == 1
+    assert compact(tmp_path, settled_s=60, now=NOON + 61).runs == 1  # not b: a is in its file
+    (left,) = event_files(tmp_path)
+    assert left.endswith("w-0.jsonl")
+    record(tmp_path, "w-1", rest)  # a fresh file with the end of a
+    assert compact(tmp_path, settled_s=60, now=NOON + 3600) == Compacted()
+    assert compact_all(tmp_path).runs == 2
     assert event_files(tmp_path) == []
+    assert told(tmp_path) == {"a": (5, 2), "b": (5, 2), "c": (5, 2)}
+
+
+def test_a_run_in_several_files_is_compacted_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "SLICE_BYTES", 1)
+    for name in ("a", "b"):
+        for n, event in enumerate(events_of_run(name)):
+            record(tmp_path, f"{name}-{n}", [event])
+    assert compact_all(tmp_path).runs == 2
     assert told(tmp_path) == {"a": (5, 2), "b": (5, 2)}
+
+
+def test_a_file_that_cannot_be_read_now_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, *rest = events_of_run("a")
+    record(tmp_path, "w-0", [start])
+    record(tmp_path, "w-1", rest)
+    record(tmp_path, "v-0", events_of_run("b"))
+    real = Path.read_text
+
+    def failing(path: Path, *args: str, **kwargs: str) -> str:
+        if path.name == "w-0.jsonl":
+            raise OSError(5, "Input/output error")
+        return real(path, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", failing)
+        assert compact_all(tmp_path).runs == 1
+        assert "Input/output error" in Fleet(tmp_path).warnings[0]
+    assert len(event_files(tmp_path)) == 2
+    assert compact_all(tmp_path).runs == 1
+    assert told(tmp_path) == {"a": (5, 2), "b": (5, 2)}
+
+
+def test_files_that_another_process_has_folded_are_not_folded_again(tmp_path: Path) -> None:
+    record(tmp_path, "w-0", events_of_run("a"))
+    (name,) = event_files(tmp_path)
+    content = (tmp_path / LAYOUT / name).read_bytes()
+    assert compact_all(tmp_path).runs == 1
+    last = max((tmp_path / LAYOUT / "snapshots").iterdir())
+    state = json.loads(last.read_text())
+    last.write_text(json.dumps({**state, "folded": [name]}))
+    (tmp_path / LAYOUT / name).write_bytes(content)  # as if it had not been removed yet
+    assert compaction._fold(tmp_path, [name]) == Compacted()
+    assert told(tmp_path) == {"a": (5, 2)}
+    assert compact_all(tmp_path).runs == 0
+    assert event_files(tmp_path) == []
+
+
+def test_a_commit_that_comes_very_late_fails(tmp_path: Path) -> None:
+    record(tmp_path, "w-0", events_of_run("a"))
+    late = snapshot(tmp_path).next(())
+    for n in range(6):
+        record(tmp_path, f"v-{n}", events_of_run(f"b{n}"))
+        compact_all(tmp_path)
+    assert not commit(tmp_path, late)
+    assert len(told(tmp_path)) == 7
+
+
+def test_a_fleet_that_is_open_keeps_its_files(tmp_path: Path) -> None:
+    for n in range(MOST_PARTS):
+        record(tmp_path, f"w-{n}", events_of_run(f"a{n}"))
+        compact_all(tmp_path)
+    fleet = Fleet(tmp_path)
+    record(tmp_path, "w-9", events_of_run("a9"))
+    compact_all(tmp_path)  # merges the files of the day
+    assert fleet.runs().num_rows == MOST_PARTS
+    assert fleet.warnings == ()
+    assert len(files_of(tmp_path, "runs")) == MOST_PARTS + 2
+    compact(tmp_path, settled_s=-1e12, now=time.time() + 2 * DAY)
+    assert len(files_of(tmp_path, "runs")) == 1
+    assert len(told(tmp_path)) == MOST_PARTS + 1
+
+
+def test_a_full_disk_leaves_everything_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path, "w-0", events_of_run("a"))
+
+    def full(*_: object) -> bool:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compaction, "commit", full)
+        with pytest.raises(OSError, match="No space"):
+            compact_all(tmp_path)
+    assert [files_of(tmp_path, kind) for kind in ("runs", "plans")] == [[], []]
+    assert told(tmp_path) == {"a": (5, 2)}
+    assert compact_all(tmp_path).runs == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"kind":"RunStarted","run":"x","at":1.77e12}',
+        '{"kind":"RunStarted","run":"x","at":1e18}',
+        '{"kind":"RunStarted","run":"x","at":1,"pipeline":"\\ud800"}',
+        '{"kind":"RunStarted","run":"x","at":-5}',
+    ],
+)
+def test_a_line_that_no_table_can_have_is_damage(tmp_path: Path, line: str) -> None:
+    path = record(tmp_path, "w-0", events_of_run("a"))
+    path.write_text(path.read_text() + line + "\n")
+    assert told(tmp_path) == {"a": (5, 2)}
+    assert len(Fleet(tmp_path).warnings) == 1
+    done = compact_all(tmp_path)
+    assert (done.runs, len(done.damaged)) == (1, 1)
+    assert told(tmp_path) == {"a": (5, 2)}
+    assert (tmp_path / LAYOUT / "damaged" / "w-0.jsonl").exists()
+
+
+def test_plans_that_no_run_has_any_more_go(tmp_path: Path) -> None:
+    for n, plain in enumerate(["secret", "open"]):
+        at = NOON + 9 * n * DAY
+        event = OperatorTotals(run=f"r{n}", at=at, ordinal=0, operator="Map", name=plain)
+        record(tmp_path, f"w-{n}", [event, RunFinished(run=f"r{n}", at=at)], at)
+    compact_all(tmp_path, now=NOON + 20 * DAY)
+    compact_all(tmp_path, retain_days=12, now=NOON + 20 * DAY)
+    found = Fleet(tmp_path).query("SELECT name FROM plans")
+    assert found["name"].to_pylist() == ["open"]
+
+
+def test_names_of_folders_are_no_columns(tmp_path: Path) -> None:
+    root = tmp_path / "job=77" / "run=5" / "team=x"
+    record(root, "w-0", events_of_run("a"))
+    compact_all(root)
+    (row,) = Fleet(root).runs().to_pylist()
+    assert (row["run"], row["job"], "team" in row) == ("a", "j", False)
 
 
 def test_a_killed_run_is_compacted_without_an_end_after_a_week(tmp_path: Path) -> None:
@@ -172,10 +306,12 @@ def test_old_days_go_and_many_files_of_a_day_become_one(tmp_path: Path) -> None:
         record(tmp_path, f"v-{n}", events_of_run(f"b{n}", NOON + 5 * DAY), NOON + 5 * DAY)
         compact_all(tmp_path)
     assert len(files_of(tmp_path, "plans")) == 1  # a plan is stored once
-    assert len(files_of(tmp_path, "runs")) <= 2 * MOST_PARTS
+    days = Counter(each.day for each in snapshot(tmp_path).of("runs"))
+    assert max(days.values()) <= MOST_PARTS
     assert len(told(tmp_path)) == 2 * (MOST_PARTS + 2)
     assert compact_all(tmp_path, retain_days=3, now=NOON + 6 * DAY).expired >= 3
     assert {name[0] for name in told(tmp_path)} == {"b"}
+    compact(tmp_path, settled_s=-1e12, now=time.time() + 2 * DAY)  # what left the store goes
     named = {tmp_path / LAYOUT / each.path for each in snapshot(tmp_path).parts}
     kinds = ("runs", "operators", "notes", "plans")
     assert named == {path for kind in kinds for path in files_of(tmp_path, kind)}
@@ -186,7 +322,7 @@ def test_damage_is_told_and_all_else_is_there(tmp_path: Path) -> None:
         record(tmp_path, f"w-{n}", events_of_run(f"a{n}", NOON + n * DAY))
         compact_all(tmp_path)
     path = record(tmp_path, "w-10", events_of_run("b"))
-    path.write_bytes(path.read_bytes()[:-4])
+    path.write_text(path.read_text() + '{"kind":')
     runs = files_of(tmp_path, "runs")
     for n, each in enumerate(runs[:9]):  # 90 % of the files, one way or another
         content = bytearray(each.read_bytes())
@@ -212,6 +348,7 @@ def test_a_damaged_snapshot_gives_way_to_the_one_before(tmp_path: Path) -> None:
     last = max((tmp_path / LAYOUT / "snapshots").iterdir())
     last.write_text('{"parts": [["../../etc/passwd", "runs", "", 1, 1, ""]], "folded": []}')
     assert set(told(tmp_path)) == {"a0", "a1"}
+    assert Fleet(tmp_path).warnings == ("the last snapshot is damaged: runs may be missing",)
     record(tmp_path, "w-3", events_of_run("a3"))
     assert compact_all(tmp_path).runs == 1  # under the next number
     assert set(told(tmp_path)) == {"a0", "a1", "a3"}
@@ -268,7 +405,7 @@ def test_files_of_other_versions_have_fewer_or_more_columns(tmp_path: Path) -> N
                 (7, None, None),
                 (7, None, None),
             ]
-    assert len(files_of(tmp_path, "operators")) == 1  # merged
+    assert len(snapshot(tmp_path).of("operators")) == 1  # merged
     found = Fleet(tmp_path).operators().to_pylist()
     assert {(row["run"], row["later"], row["job"]) for row in found} == {
         ("a0", 7, None), *((f"a{n}", None, "j") for n in range(1, MOST_PARTS + 1))

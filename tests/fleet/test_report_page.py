@@ -66,7 +66,7 @@ def test_the_page_says_what_is_shared_and_shows_hostile_names_as_text(tmp_path: 
     path = dml.fleet.open(tmp_path / "t").report(tmp_path / "page.html")
     page = parsed(path)
     whole = "".join(page.texts)
-    assert "3 runs of 1 pipeline in 1 job took 6.00 s of processor time." in whole
+    assert f"3 runs of 1 pipeline in 1 job took processor time: 6.00 s on {HOSTILE}." in whole
     assert "3 runs failed." in whole
     assert f"A cache after {HOSTILE} (prefix pppppppppppp) would have saved 4.00 s" in whole
     assert HOSTILE in page.texts[page.texts.index("host class") :] or HOSTILE in whole
@@ -91,4 +91,4 @@ def test_the_page_needs_no_network(tmp_path: Path) -> None:
 def test_an_empty_fleet_has_a_page(tmp_path: Path) -> None:
     publish(tmp_path / "t", "w-0", [RunStarted(run="a", at=NOON, job="j")], NOON)
     path = dml.fleet.open(tmp_path / "t").report(tmp_path / "page.html")
-    assert "1 run of 0 pipelines in 1 job took - of processor time." in path.read_text()
+    assert "1 run of 0 pipelines in 1 job took processor time: 0 s on unknown." in path.read_text()
