@@ -60,7 +60,7 @@ def moved(client: Any, home: str, other: str) -> int:
 
     async def move(dask_scheduler: Any) -> int:
         of = dask_scheduler.workers[home]
-        keys = [each.key for each in of.has_what if each.key[0] == "dml-0" and each.key[-1] > 0]
+        keys = [each.key for each in of.has_what if "grown" in each.key[0] and each.key[-1] > 0]
         if keys:
             await dask_scheduler.replicate(keys=keys, workers=[other], n=1)
         tasks = [dask_scheduler.tasks[key] for key in keys if key in dask_scheduler.tasks]
