@@ -33,7 +33,6 @@ _COLLECTORS: dict[str, Collector] = {}
 _LEARNERS: dict[str, Learner] = {}
 _SPEEDS: dict[str, Speed] = {}
 _NAMES: weakref.WeakKeyDictionary[Plan, tuple[Names, ...]] = weakref.WeakKeyDictionary()
-
 _PREFIXES: weakref.WeakKeyDictionary[Plan, Names] = weakref.WeakKeyDictionary()
 
 
@@ -63,24 +62,28 @@ def identified(stations: Optimized, settings: Settings, events: list[Event]) -> 
     """
     names, named = iter(_results(stations, settings)), list[Event]()
     for each in events:
-        if isinstance(each, RunStarted | OperatorTotals) and (name := next(names, "")):
-            names_too = {**each.fingerprints, "result": name}
-            if isinstance(each, RunStarted):
-                names_too["data"] = _data(stations)
+        if isinstance(each, RunStarted | OperatorTotals) and (found := next(names, None)):
+            names_too = {**each.fingerprints, **found}
             each = dataclasses.replace(each, fingerprints=names_too)  # noqa: PLW2901
         named.append(each)
     return named
 
 
-def _results(stations: Optimized, settings: Settings) -> list[str]:
-    """Return the fingerprints of a run's output and each operator's rows; [] if unavailable."""
+def _results(stations: Optimized, settings: Settings) -> list[Names]:
+    """Return the fingerprints of a run's output and data, then of each operator's rows.
+
+    The list is empty if they are not available.
+    """
     nodes = list(stations.normalized.walk())
     nameless = any(fn.reason for node in nodes if (fn := node.calls) is not None)
-    if nameless or sum(n.identity_bytes() for n in nodes if isinstance(n, Source)) > NAMED_BYTES:
+    sources = [node for node in nodes if isinstance(node, Source)]
+    if nameless or sum(node.identity_bytes() for node in sources) > NAMED_BYTES:
         return []
     try:
         name = fingerprint_of(stations.normalized, Domain.RESULT, settings.seed)
-        return [name, *result_names(stations.plan, settings.seed)]
+        data = digest("data", *(node.identity() for node in sources)).hex()
+        operators = result_names(stations.plan, settings.seed)
+        return [{"result": name, "data": data}, *({"result": each} for each in operators)]
     except (DmlError, RuntimeError):  # files changed, or Python is exiting
         return []
 
@@ -97,12 +100,6 @@ def prefixes_of(stations: Optimized) -> Names:
             return {}
         _PREFIXES[stations.plan] = found
     return found
-
-
-def _data(stations: Optimized) -> str:
-    """Return a digest of the identity of all sources, which ``_results`` has computed."""
-    sources = [node for node in stations.normalized.walk() if isinstance(node, Source)]
-    return digest("data", *(node.identity() for node in sources)).hex()
 
 
 @cache

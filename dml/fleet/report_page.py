@@ -125,7 +125,7 @@ def _table(title: str, table: pa.Table, columns: tuple[str, ...]) -> str:
 
 
 def _charts(days: pa.Table, figures: Figures) -> Iterator[tuple[str, Any]]:
-    """Yield the title and the chart of each figure that has points."""
+    """Yield the title and the chart of each figure."""
     yield "Processor hours a day, by class of machine", _days(days)
     yield "Bytes produced, by kind of operator; pale: the tf.data study", _kinds(figures.figure_9)
     yield (

@@ -4,7 +4,7 @@
 writes them as compacted telemetry. Every host of it is called ``synthetic``. Bytes are drawn for
 each kind of operator, not along the flow: what an operator reads is not what the one before wrote.
 
-Source: Murray et al., tf.data (VLDB 2021), 5.1; DESIGN of the figures in ``dml/fleet/figures.py``.
+Source: Murray et al., tf.data (VLDB 2021), section 5.1; ``dml/fleet/figures.py`` has the figures.
 """
 
 from __future__ import annotations
