@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,35 +17,24 @@ from dml.events import (
     from_json,
 )
 from dml.fleet.collector import LAYOUT
+from dml.fleet.snapshot import event_files
 
 DAMAGED: Final = "TelemetryDamaged"
 LATEST: Final = 1e11  # the year 5138: a time beyond is not in seconds
 
 
-def read(
-    root: Path, *, since: dt.date | None = None, until: dt.date | None = None
-) -> Iterator[Event]:
-    """Yield the events published on the days from ``since`` to ``until``, inclusive, file by file.
+def read(root: Path) -> Iterator[Event]:
+    """Yield the events of all event files, file by file.
 
     A damaged line or unreadable file becomes a Warned event named TelemetryDamaged that names the
     place; a store that does not exist has no events.
     """
-    for folder in sorted((root / LAYOUT).glob("day=*")):
-        day = _day(folder.name)
-        if day is None or (since and day < since) or (until and day > until):
-            continue
-        for path in sorted(folder.glob("*.jsonl")):
-            try:
-                yield from read_file(path)
-            except OSError as error:
-                yield Warned(name=DAMAGED, text=f"{path}: {error}")
-
-
-def _day(name: str) -> dt.date | None:
-    try:
-        return dt.date.fromisoformat(name.removeprefix("day="))
-    except ValueError:
-        return None
+    for name in event_files(root):
+        path = root / LAYOUT / name
+        try:
+            yield from read_file(path)
+        except OSError as error:
+            yield Warned(name=DAMAGED, text=f"{path}: {error}")
 
 
 def read_file(path: Path) -> Iterator[Event]:

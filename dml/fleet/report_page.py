@@ -7,7 +7,7 @@ others. Names are shown as text, whatever is in them.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -128,29 +128,45 @@ def _charts(days: pa.Table, figures: Figures) -> Iterator[tuple[str, Any]]:
     """Yield the title and the chart of each figure."""
     yield "Processor hours a day, by class of machine", _days(days)
     yield "Bytes produced, by kind of operator; pale: the tf.data study", _kinds(figures.figure_9)
+    jobs, pipelines = "part of jobs", "part of pipelines"
     yield (
         "Jobs by the part of their compute that is spent on input (figure 1)",
-        _lines(figures.figure_1, "ingest_share", ["jobs"], "part of compute", "part of jobs"),
+        _lines([_line(figures.figure_1, "ingest_share", "jobs")], "part of compute", jobs),
     )
     yield (
         "Jobs by the bytes that they read (figure 2)",
-        _lines(figures.figure_2, "bytes_read", ["jobs"], "bytes", "part of jobs", log=True),
+        _lines([_line(figures.figure_2, "bytes_read", "jobs")], "bytes", jobs, "log"),
     )
-    scopes = {
-        scope: figures.figure_10.filter(pc.equal(figures.figure_10["scope"], scope))
-        for scope in sorted(set(figures.figure_10["scope"].to_pylist()))
-    }
-    yield "Jobs by bytes produced per byte read (figure 10)", _cdfs(scopes)
-    yield "Part of the pipelines that run over 1, 10, 100 times an hour (figure 11)", _lines(
-        figures.figure_11, "hour", ["above_1", "above_10", "above_100"], "", "part of pipelines",
-        time=True,
-    )  # fmt: skip
+    ratios = figures.figure_10
+    scopes = [
+        _line(ratios.filter(pc.equal(ratios["scope"], scope)), "ratio", "jobs", scope)
+        for scope in sorted(set(ratios["scope"].to_pylist()))
+    ]
+    yield (
+        "Jobs by bytes produced per byte read (figure 10)",
+        _lines(scopes, "bytes produced per byte read", jobs, "log"),
+    )
+    hours = [
+        _line(figures.figure_11, "hour", f"above_{n}", f"over {n} times") for n in (1, 10, 100)
+    ]
+    yield (
+        "Part of the pipelines that run over 1, 10, 100 times an hour (figure 11)",
+        _lines(hours, "", pipelines, "datetime"),
+    )
+    most = [_line(figures.figure_12, "pipelines", name, name) for name in ("runs", "compute")]
     yield (
         "Runs and compute of the pipelines that run most (figure 12)",
-        _lines(
-            figures.figure_12, "pipelines", ["runs", "compute"], "part of pipelines", "part of all"
-        ),
+        _lines(most, pipelines, "part of all"),
     )
+
+
+Line = tuple[str, list[Any], list[Any]]
+
+
+def _line(table: pa.Table, x: str, y: str, name: str = "") -> Line:
+    """Return the name and the known points of a line; without a name, it has no legend."""
+    known = table.select([x, y]).drop_null()
+    return name, known[x].to_pylist(), known[y].to_pylist()
 
 
 def _chart(**options: Any) -> Any:
@@ -167,40 +183,14 @@ def _chart(**options: Any) -> Any:
     return chart
 
 
-def _lines(
-    table: pa.Table,
-    x: str,
-    ys: list[str],
-    x_title: str,
-    y_title: str,
-    *,
-    log: bool = False,
-    time: bool = False,
-) -> Any:
-    """Return a chart with a line for each of the columns ``ys``."""
-    options: dict[str, Any] = {"x_axis_type": "log"} if log else {}
-    options |= {"x_axis_type": "datetime"} if time else {}
-    chart = _chart(x_axis_label=x_title, y_axis_label=y_title, y_range=(0, 1.02), **options)
-    xs = [_number(each) for each in table[x].to_pylist()]
-    for colour, name in zip(COLOURS, ys, strict=False):
-        label = {"legend_label": name.replace("_", " ")} if len(ys) > 1 else {}
-        chart.line(xs, table[name].to_pylist(), line_width=2, color=colour, **label)
-    _legend(chart, len(ys) > 1)
-    return chart
-
-
-def _number(value: Any) -> Any:
-    """Return a number above zero for a logarithmic axis; moments as they are."""
-    return max(value, 1e-9) if isinstance(value, float | int) else value
-
-
-def _cdfs(tables: dict[str, pa.Table]) -> Any:
-    chart = _chart(x_axis_label="bytes produced per byte read", y_axis_label="part of jobs",
-                   y_range=(0, 1.02), x_axis_type="log")  # fmt: skip
-    for colour, (scope, table) in zip(COLOURS, tables.items(), strict=False):
-        xs = [_number(each) for each in table["ratio"].to_pylist()]
-        chart.line(xs, table["jobs"].to_pylist(), line_width=2, color=colour, legend_label=scope)
-    _legend(chart, bool(tables))
+def _lines(lines: Sequence[Line], x_title: str, y_title: str, scale: str = "linear") -> Any:
+    """Return a chart of lines; the scale of x is "linear", "log" or "datetime"."""
+    chart = _chart(x_axis_label=x_title, y_axis_label=y_title, y_range=(0, 1.02), x_axis_type=scale)
+    for colour, (name, xs, ys) in zip(COLOURS, lines, strict=False):
+        places = [max(x, 1e-9) for x in xs] if scale == "log" else xs
+        label = {"legend_label": name} if name else {}
+        chart.line(places, ys, line_width=2, color=colour, **label)
+    _legend(chart, any(name for name, _, _ in lines))
     return chart
 
 

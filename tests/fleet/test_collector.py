@@ -254,15 +254,6 @@ def test_the_default_root_is_the_users_cache() -> None:
     assert telemetry_root("") is telemetry_root("off") is telemetry_root("OFF") is None
 
 
-def test_reading_keeps_to_the_days_asked_for(tmp_path: Path) -> None:
-    for day in range(3):
-        publish(tmp_path, f"w-{day}", [RunStarted(run=str(day))], NOON + day * 86_400)
-    one, two = dt.date(2026, 3, 5), dt.date(2026, 3, 6)
-    assert [each.run for each in read(tmp_path, since=one, until=one)] == ["1"]
-    assert [each.run for each in read(tmp_path, since=two)] == ["2"]
-    assert not list(read(tmp_path / "nowhere"))
-
-
 def test_damage_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
     path = publish(tmp_path, "w-0", [RunStarted(run="a"), RunFinished(run="a")], NOON)
     whole = path.read_bytes()
