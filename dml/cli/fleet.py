@@ -20,7 +20,7 @@ from dml.errors import PlanError, worded
 from dml.fleet.collector import LAYOUT, telemetry_root
 from dml.fleet.compaction import SETTLED_S, compact
 from dml.fleet.fleet import Fleet, open_fleet
-from dml.fleet.table_text import PIPELINES, SHARED, grid_of
+from dml.fleet.table_text import ADVICE, PIPELINES, SHARED, grid_of
 
 RUNS = ("run", "started", "status", "rows", "bytes", "seconds", "cpu_s", "consumer_s", "pipeline")
 JOBS = ("job", "started", "runs", "pipelines", "failed", "rows", "bytes_read", "seconds", "cpu_s",
@@ -82,6 +82,19 @@ def shared(output: Output, *, limit: int, root: str | None) -> None:
     """List what several runs computed alike, and the processor time that a cache would save."""
     found = _opened(output, root)
     _answer(output, found, found.shared(), SHARED, limit)
+
+
+@fleet.command()
+@click.option("--core-hour", type=float, help="The price of an hour of a processor.")
+@click.option("--accelerator-hour", type=float, help="That of an hour of a training loop.")
+@click.option("--gb-month", type=float, help="That of storing a gigabyte for a month.")
+@limit_option
+@of_fleet
+def advise(output: Output, *, limit: int, root: str | None, **prices: float | None) -> None:
+    """List what the runs waste and what would help, what saves most money a week first."""
+    given = {name: price for name, price in prices.items() if price is not None}
+    found = _opened(output, root)
+    _answer(output, found, found.advise(given), ADVICE, limit)
 
 
 @fleet.command()

@@ -16,6 +16,7 @@ from dml.base.ownership import own_file
 from dml.errors import PlanError, worded
 from dml.events import Event
 from dml.fleet import queries
+from dml.fleet.advice import Prices, advise
 from dml.fleet.collector import LAYOUT, telemetry_root
 from dml.fleet.compaction import SLICE_BYTES, TIMELESS, compact, events_bytes, undamaged
 from dml.fleet.figures import Figures, figures_of
@@ -111,6 +112,19 @@ class Fleet:
         """
         return self.query(queries.SHARED)
 
+    def advise(self, prices: Mapping[str, float] | None = None) -> pa.Table:
+        """Return what these runs waste, and what would help: what saves most money first.
+
+        ``cpu_s`` (of one processor), ``wait_s`` (of training loops) and ``money`` are saved in a
+        week like the recorded ones; ``stored_bytes`` are added to a store, or removed if negative.
+        A cache pays from ``break_even_runs`` runs on. ``prices`` may have ``core_hour``,
+        ``accelerator_hour`` (of the time that training loops wait) and ``gb_month`` (of storage),
+        in one currency; advice that costs more than it saves is left out. ``docs/fleet.md`` lists
+        the kinds.
+        """
+        of = Prices.of(prices or {})
+        return self._guarded(lambda: advise(self._database, of))
+
     def operators(self, run: str | None = None) -> pa.Table:
         """Return one row per operator and worker of all runs, or of one."""
         chosen = None if run is None else self._run(run)
@@ -161,11 +175,11 @@ class Fleet:
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write one HTML page about these runs to ``path``, and return the path.
 
-        The page shows what was computed more than once, the costliest pipelines, the last runs and
-        the figures of the tf.data study. It is one file that needs no network.
+        The page shows what to do, what was computed more than once, the costliest pipelines, the
+        last runs and the figures of the tf.data study. It is one file that needs no network.
         """
         results = (
-            self.query(queries.COUNTS), self.shared(), self.pipelines(),
+            self.query(queries.COUNTS), self.advise(), self.shared(), self.pipelines(),
             self.query(queries.LAST_RUNS, {"count": ROWS}), self.query(queries.DAYS),
             self.figures(),
         )  # fmt: skip

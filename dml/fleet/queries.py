@@ -34,7 +34,7 @@ PIPELINES: Final = """
     ORDER BY cpu_s DESC NULLS LAST, fleet_fingerprint
 """
 # Sums by plan come first: plans are few, and their prefixes are joined with the sums.
-SHARED: Final = """
+_COSTS: Final = """
     WITH known AS (
         SELECT *, coalesce(host_class, '') AS machine, coalesce(data_fingerprint, '') AS data
         FROM runs
@@ -57,34 +57,46 @@ SHARED: Final = """
         FROM prefixes AS p JOIN hits AS h ON h.plan = p.plan AND h.first_hit <= p.ordinal
         GROUP BY ALL
     ), made AS (
-        SELECT prefix, machine, data, max(rows // greatest(passed, 1)) AS rows,
-               max(bytes // greatest(passed, 1)) AS bytes
+        SELECT prefix, machine, data, sum(passed) AS passed,
+               max(rows // greatest(passed, 1)) AS rows, max(bytes // greatest(passed, 1)) AS bytes
         FROM prefixes JOIN costs USING (plan, ordinal) GROUP BY ALL
     ), used AS (
-        SELECT prefix, machine, data, any_value(operator) AS operator, count(*) AS runs,
-               count(DISTINCT job) AS jobs, count(DISTINCT fleet_fingerprint) AS pipelines,
+        SELECT prefix, machine, data, any_value(operator) AS operator, any_value(place) AS place,
+               count(*) AS runs, count(DISTINCT job) AS jobs,
+               count(DISTINCT fleet_fingerprint) AS pipelines,
+               any_value(fleet_fingerprint) AS pipeline,
                min(started) AS first, max(started) AS last
         FROM prefixes JOIN known USING (plan)
         WHERE plan IN (SELECT plan FROM costs) GROUP BY ALL HAVING count(*) > 1
-    ), longer AS (
-        SELECT DISTINCT a.prefix, b.prefix AS next
-        FROM prefixes AS a JOIN prefixes AS b ON a.plan = b.plan AND b.place = a.place + 1
-    ), covered AS (
-        SELECT longer.prefix, machine, data, max(runs) AS next_runs
-        FROM longer JOIN used ON used.prefix = longer.next GROUP BY ALL
     ), counted AS (
-        SELECT *, greatest(0, runs - coalesce(cached, 0)) AS computed
+        SELECT *, CAST(greatest(0, passed - coalesce(cached, 0)) AS BIGINT) AS computed
         FROM used JOIN spent USING (prefix, machine, data) JOIN made USING (prefix, machine, data)
         LEFT JOIN spared USING (prefix, machine, data)
-        LEFT JOIN covered USING (prefix, machine, data)
-        WHERE coalesce(next_runs, 0) < runs
     )
-    SELECT prefix, machine AS host_class, nullif(data, '') AS data, operator, runs,
-           CAST(computed AS BIGINT) AS computed, jobs, pipelines, cpu_s,
-           cpu_s * (1 - 1 / greatest(computed, 1)) AS repeated_cpu_s, seconds, rows, bytes,
-           first, last
-    FROM counted ORDER BY repeated_cpu_s DESC NULLS LAST, prefix, data
 """
+LONGER: Final = """
+    SELECT DISTINCT a.prefix, b.prefix AS next
+    FROM prefixes AS a JOIN prefixes AS b ON a.plan = b.plan AND b.place = a.place + 1
+"""
+SHARED: Final = f"""
+    {_COSTS}, covered AS (
+        SELECT longer.prefix, machine, data, max(runs) AS next_runs
+        FROM ({LONGER}) AS longer JOIN used ON used.prefix = longer.next GROUP BY ALL
+    )
+    SELECT prefix, machine AS host_class, nullif(data, '') AS data, operator, runs, computed, jobs,
+           pipelines, cpu_s, cpu_s * (1 - 1 / greatest(computed, 1)) AS repeated_cpu_s, seconds,
+           rows, bytes, first, last
+    FROM counted LEFT JOIN covered USING (prefix, machine, data)
+    WHERE coalesce(next_runs, 0) < runs
+    ORDER BY repeated_cpu_s DESC NULLS LAST, prefix, data
+"""  # noqa: S608 (a query of this module)
+PREFIX_COSTS: Final = f"""
+    {_COSTS}
+    SELECT prefix, machine AS host_class, nullif(data, '') AS data, operator, place, computed, jobs,
+           pipelines, if(pipelines = 1, pipeline, NULL) AS pipeline, cpu_s, rows, bytes
+    FROM counted ORDER BY place, prefix, machine, data
+"""  # noqa: S608
+"""Every prefix that several runs have, those with fewer operators first."""
 # Operators of one kind are compared in their order; of several runs, the means count.
 COMPARED: Final = """
     WITH chosen AS (

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from dml.base.amounts import counted, duration_text
 from dml.base.display import escaped
 from dml.fleet.figures import BYTES, Figures
-from dml.fleet.table_text import PIPELINES, SHARED, grid_of
+from dml.fleet.table_text import ADVICE, PIPELINES, SHARED, grid_of
 from dml.io.extras import extra
 
 ROWS: Final = 15
@@ -45,6 +45,7 @@ class Findings(NamedTuple):
     """What the page shows: where the runs are recorded, and the results of queries about them."""
 
     counts: pa.Table
+    advice: pa.Table
     shared: pa.Table
     pipelines: pa.Table
     last_runs: pa.Table
@@ -81,6 +82,7 @@ def _sections(found: Findings) -> Iterator[str]:
     yield f"<h1>Recorded runs</h1><p class=muted>{escaped(found.path)}, {first} to {last}</p>"
     yield from (f"<p>{escaped(each)}</p>" for each in _sentences(counts, found))
     yield from (f"<p>Damaged: {escaped(each)}</p>" for each in found.warnings[:ROWS])
+    yield _table("What to do: money, processor and waiting time saved a week", found.advice, ADVICE)
     yield _table("Computed more than once", found.shared, SHARED)
     yield _table("Pipelines that took most processor time", found.pipelines, PIPELINES)
     yield _table("Last runs, and for how long the training loop waited", found.last_runs, LAST)
@@ -101,14 +103,6 @@ def _sentences(counts: dict[str, Any], found: Findings) -> Iterator[str]:
     for name, text in parts:
         if counts[name]:
             yield f"{counted(counts[name], 'run', 'runs')} {text}."
-    for row in found.shared.slice(0, 3).to_pylist():
-        if row["repeated_cpu_s"]:
-            yield (
-                f"A cache after {row['operator']} (prefix {row['prefix'][:12]}) would have saved "
-                f"{duration_text(row['repeated_cpu_s'])} of processor time on {row['host_class']}, "
-                f"in {row['computed']:,} runs of "
-                f"{counted(row['pipelines'], 'pipeline', 'pipelines')}."
-            )
 
 
 def _day(moment: dt.datetime | None) -> str:

@@ -18,11 +18,15 @@ PIPELINES: Final = ("fleet_fingerprint", "runs", "jobs", "failed", "rows", "byte
                     "cpu_s", "consumer_s", "host_class", "pipeline")  # fmt: skip
 SHARED: Final = ("prefix", "operator", "runs", "computed", "jobs", "pipelines", "cpu_s",
                  "repeated_cpu_s", "rows", "bytes", "host_class", "data")  # fmt: skip
+ADVICE: Final = ("kind", "money", "cpu_s", "wait_s", "stored_bytes", "confidence", "what", "remedy",
+                 "pipeline", "prefix", "host_class")  # fmt: skip
 """The columns of the results of a fleet that are shown."""
 SHARES: Final = ("share", "waited_share", "value", "paper")
 TITLES: Final = {
     "fleet_fingerprint": "fingerprint",
     "consumer_s": "waited",
+    "wait_s": "waiting",
+    "stored_bytes": "stored",
     "waited_share": "waited",
 }
 
@@ -50,6 +54,6 @@ def cell_text(column: str, value: Any) -> str:
         return bytes_text(value)
     if column.endswith(("_s", "seconds")):
         return duration_text(value)
-    if column.endswith("ratio"):
-        return f"{value:.2f}"
+    if column.endswith(("ratio", "money")):
+        return f"{value:,.2f}"
     return f"{value:.1%}" if column in SHARES else count_text(value)

@@ -246,14 +246,15 @@ def expected(
     """What ``shared()`` says of a prefix, one run after the other."""
     mine = [each for each in runs if each[2] == machine and prefix in PLANS[each[0]]]
     cpu_s = sum(2.0 * each[3] * (PLANS[each[0]].index(prefix) + 1) for each in mine)
+    computed = sum(each[3] > 0 for each in mine)  # the others have no rows
     return {
         "operator": prefix.upper(),
         "runs": len(mine),
-        "computed": len(mine),
+        "computed": computed,
         "jobs": len({each[1] for each in mine}),
         "pipelines": len({each[0] for each in mine}),
         "cpu_s": cpu_s,
-        "repeated_cpu_s": cpu_s * (1 - 1 / len(mine)),
+        "repeated_cpu_s": cpu_s * (1 - 1 / max(computed, 1)),
     }
 
 
