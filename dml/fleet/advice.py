@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from dml.base.amounts import bytes_text
+from dml.base.amounts import bytes_text, counted
 from dml.errors import PlanError
 from dml.fleet import queries
 from dml.optimize.search.cache_placement import SOURCE, Kept, Point, best, spent
@@ -67,7 +67,8 @@ class Kind:
     """A kind of advice: the query that finds its chances, and the words for them.
 
     ``what`` and ``remedy`` may have names of columns in braces. The query returns ``pipeline``,
-    ``host_class``, ``operator``, ``runs``, ``cpu_s``, ``wait_s``, ``stored_bytes`` and ``part``.
+    ``host_class``, ``operator``, ``runs``, ``cpu_s``, ``wait_s``, ``stored_bytes`` and ``part``; if
+    several pipelines are concerned, ``pipelines`` lists them.
     """
 
     name: str
@@ -81,7 +82,10 @@ ADVICE: Final = pa.schema(
     [
         pa.field("kind", pa.string()),
         *(pa.field(name, pa.float64()) for name in ("money", "cpu_s", "wait_s", "stored_bytes")),
-        *(pa.field(name, pa.string()) for name in ("pipeline", "prefix", "operator", "host_class")),
+        *(
+            pa.field(name, pa.string())
+            for name in ("fleet_fingerprint", "prefix", "operator", "host_class")
+        ),
         *(pa.field(name, pa.int64()) for name in ("runs", "break_even_runs")),
         *(pa.field(name, pa.string()) for name in ("confidence", "what", "remedy")),
     ]
@@ -103,12 +107,14 @@ def advise(database: Database, prices: Prices) -> pa.Table:
         rows = _rows(database, kind.query)
         if kind.name == GENERAL:
             rows = [row for row in rows if row["pipeline"] not in waiting]
-        waiting |= {row["pipeline"] for row in rows if row["wait_s"]}
+        waits = [row for row in rows if row["wait_s"]]
+        waiting |= {each for row in waits for each in row.get("pipelines", [row["pipeline"]])}
         found += (_worded(row, kind) for row in rows)
     for row in found:
         for name in ("cpu_s", "wait_s"):
             row[name] = (row[name] or 0.0) / weeks
         row["stored_bytes"] = float(row["stored_bytes"] or 0.0)
+        row["fleet_fingerprint"] = row["pipeline"]
         row["money"] = prices.of_week(row["cpu_s"], row["wait_s"], row["stored_bytes"])
     worth = [row for row in found if row["money"] > 0 or not any(vars(prices).values())]
     worth.sort(key=lambda row: (-row["money"], -row["cpu_s"] - row["wait_s"], row["kind"]))
@@ -177,8 +183,8 @@ def _cache_advice(
     one_job = row["jobs"] == 1
     known = row["data"] is not None
     what = (
-        f"{row['computed']} runs of {row['pipelines']} pipelines compute the rows after "
-        f"{row['operator']}, of {bytes_text(row['bytes'])}"
+        f"{row['computed']} runs of {counted(row['pipelines'], 'pipeline', 'pipelines')} compute "
+        f"the {bytes_text(row['bytes'])} after {row['operator']}"
     )
     verb = "cache()" if one_job else 'cache(tier="disk")'
     return {
@@ -202,7 +208,7 @@ STEPS: Final = """
     CREATE OR REPLACE TEMP TABLE steps AS
     WITH sums AS (
         SELECT plan, coalesce(host_class, '') AS host_class, ordinal,
-               count(DISTINCT run) AS runs, sum(rows_in)::DOUBLE AS rows_in,
+               count(DISTINCT hash(run)) AS runs, sum(rows_in)::DOUBLE AS rows_in,
                sum(rows_out)::DOUBLE AS rows_out, sum(bytes_in)::DOUBLE AS bytes_in,
                sum(bytes_out)::DOUBLE AS bytes_out, sum(seconds) AS seconds, sum(cpu_s) AS cpu_s,
                sum(blocks) AS blocks, sum(python_calls)::DOUBLE AS calls,
@@ -219,14 +225,18 @@ PASSES: Final = """
     CREATE OR REPLACE TEMP TABLE passes AS
     SELECT run, plan, coalesce(host_class, '') AS host_class, fleet_fingerprint AS pipeline, job,
            host, data_fingerprint AS data, result_fingerprint AS result, epoch, resumed, versions,
-           started, finished, status, rows, seconds, coalesce(consumer_s, 0) AS consumer_s, cpu_s,
+           started, finished, status, rows, seconds, cpu_s,
+           if(consumer_s < 0.98 * seconds, consumer_s, 0.0) AS consumer_s,
            coalesce(first_batch_s, 0) AS first_s, greatest(coalesce(cores, 1), 1) AS cores,
            options->>'executor' AS executor,
            peak_bytes / nullif(try_cast(options->>'memory_limit' AS DOUBLE), 0) AS filled,
            greatest(coalesce(try_cast(options->>'workers' AS BIGINT), 1), 1) AS workers
     FROM runs
 """
-"""The runs, with the numbers among their options."""
+"""The runs, with the numbers among their options.
+
+A loop that waits for nearly all of the time does nothing else: no training waits for rows.
+"""
 PIPES: Final = """
     CREATE OR REPLACE TEMP TABLE pipes AS
     WITH work AS (
@@ -350,7 +360,7 @@ KINDS: Final[tuple[Kind, ...]] = (
         """,
     ),
     Kind(
-        "oversubscribed", "its machine has {part:.1f} workers for each core while it runs",
+        "oversubscribed", "{runs} runs had {part:.1f} workers for each core of their machine",
         "with_options(num_workers=...) in each of these jobs, or other times", "medium",
         """
         WITH edges AS (
@@ -365,12 +375,13 @@ KINDS: Final[tuple[Kind, ...]] = (
             FROM (SELECT *, started + (finished - started) / 2 AS middle FROM passes) AS p
             ASOF JOIN levels AS l ON p.host = l.host AND p.middle >= l.moment
         )
-        SELECT c.pipeline, host_class, any_value(pipes.operator) AS operator, count(*) AS runs,
-               0.0 AS cpu_s, sum(c.consumer_s * (1 - 1 / crowd)) AS wait_s, 0.0 AS stored_bytes,
-               avg(crowd) AS part
+        SELECT if(count(DISTINCT c.pipeline) = 1, any_value(c.pipeline), NULL) AS pipeline,
+               list(DISTINCT c.pipeline) AS pipelines, host_class, '' AS operator,
+               count(*) AS runs, 0.0 AS cpu_s, sum(c.consumer_s * (1 - 1 / crowd)) AS wait_s,
+               0.0 AS stored_bytes, avg(crowd) AS part
         FROM crowded AS c JOIN pipes USING (plan, host_class)
         WHERE crowd > 1.25 AND c.consumer_s > 0.1 * c.seconds AND busy_s > 1.3 * pipes.cpu_s
-        GROUP BY c.pipeline, host_class
+        GROUP BY c.host, host_class
         """,
     ),
     Kind(

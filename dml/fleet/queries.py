@@ -41,7 +41,7 @@ _COSTS: Final = """
     ), costs AS (
         SELECT plan, coalesce(host_class, '') AS machine, coalesce(data_fingerprint, '') AS data,
                ordinal, sum(cpu_s) AS cpu_s, sum(seconds) AS seconds,
-               count(DISTINCT run) FILTER (rows_out > 0) AS passed,
+               count(DISTINCT hash(run)) FILTER (rows_out > 0) AS passed,
                total(rows_out) AS rows, total(bytes_out) AS bytes
         FROM numbers GROUP BY ALL
     ), hits AS (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,8 +19,16 @@ PIPELINES: Final = ("fleet_fingerprint", "runs", "jobs", "failed", "rows", "byte
 SHARED: Final = ("prefix", "operator", "runs", "computed", "jobs", "pipelines", "cpu_s",
                  "repeated_cpu_s", "rows", "bytes", "host_class", "data")  # fmt: skip
 ADVICE: Final = ("kind", "money", "cpu_s", "wait_s", "stored_bytes", "confidence", "what", "remedy",
-                 "pipeline", "prefix", "host_class")  # fmt: skip
+                 "fleet_fingerprint", "prefix", "host_class")  # fmt: skip
 """The columns of the results of a fleet that are shown."""
+UNITS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "bytes": bytes_text,
+    "_s": duration_text,
+    "seconds": duration_text,
+    "ratio": "{:.2f}".format,
+    "money": "{:,.3g}".format,
+}
+"""What a part of a column's name says about its numbers."""
 SHARES: Final = ("share", "waited_share", "value", "paper")
 TITLES: Final = {
     "fleet_fingerprint": "fingerprint",
@@ -50,10 +58,7 @@ def cell_text(column: str, value: Any) -> str:
         if column in NAMES or column.endswith("fingerprint"):
             return value[:DIGEST_LETTERS]
         return " > ".join(reversed(value.split("\n")))
-    if column.endswith("bytes") or column.startswith("bytes"):
-        return bytes_text(value)
-    if column.endswith(("_s", "seconds")):
-        return duration_text(value)
-    if column.endswith(("ratio", "money")):
-        return f"{value:,.2f}"
+    for part, text in UNITS.items():
+        if part in column:
+            return text(value)
     return f"{value:.1%}" if column in SHARES else count_text(value)

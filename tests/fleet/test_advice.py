@@ -34,7 +34,7 @@ class Found:
     def __init__(self, root: Path, planted: PlantedFleet) -> None:
         self.true = {(each.kind, each.where): each for each in planted.chances}
         rows = stored(root, planted).advise().to_pylist()
-        self.rows = {(row["kind"], row["prefix"] or row["pipeline"]): row for row in rows}
+        self.rows = {(row["kind"], row["prefix"] or row["fleet_fingerprint"]): row for row in rows}
         self.right = self.true.keys() & self.rows.keys()
 
     def savings(self) -> Iterable[float]:
