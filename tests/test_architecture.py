@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import itertools
 import json
 import subprocess
 import sys
@@ -302,10 +303,13 @@ def test_each_named_edge_exists(edge: str) -> None:
 # ------------------------------------------------------------------------------------------- sizes
 
 
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # where statements are
+
+
 def nesting(node: ast.AST) -> int:
     """Levels of blocks in `node`; `elif` stays on its `if`'s level, inner functions start anew."""
     deepest = 0
-    for child in ast.iter_child_nodes(node):
+    for child in itertools.chain.from_iterable(getattr(node, name, ()) for name in BLOCKS):
         if isinstance(child, Function | ast.ClassDef | ast.Lambda):
             continue
         block = isinstance(child, ast.If | ast.For | ast.AsyncFor | ast.While | ast.With)

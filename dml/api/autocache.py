@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from dml.api.cache_contents import Cached, cache_contents
 from dml.api.cost_profile import expected
 from dml.api.plan_search import planned
-from dml.api.run_storage import keeping_of, passes_at, store_of, storing_of
-from dml.api.run_telemetry import names_of, profile_of, rows_named
+from dml.api.run_storage import keeping_of, passes_at, store_of, storing_of, without
+from dml.api.run_telemetry import names_of, policy_of, profile_of, rows_named
 from dml.base.host import host_class
 from dml.base.read_times import ReadTimes
 from dml.cache.elements.element_cache import Keeping
@@ -260,12 +260,14 @@ class Choosing:
     ) -> float:
         """Return how often this job will read the rows at ``place``, including the next pass.
 
-        If the user has not declared this, as many further passes are expected as there were so far.
+        If the user has not declared this, as many further passes are expected as there were so far,
+        or as a policy says.
         """
         known = self._declared_reads(place, epoch)
         if known is not None:
             return known
         done, past = self.begun.get(key_of(place.node), 0), self._past(place, rows, entry)
+        past = max(past, place.node.reads_to_come)
         if place.passes in (1.0, math.inf):
             return past + 1
         return max(1.0, place.passes - done) + max(0.0, past - done)
@@ -383,18 +385,30 @@ def decided_contents(plan: Plan, settings: Settings, epoch: int) -> Iterator[tup
         yield node, dataclasses.replace(each, decision=made.get(key_of(node), ""))
 
 
-def placed(root: Node, settings: Settings, off: frozenset[str]) -> Optimized:
+def placed(usual: Optimized, root: Node, settings: Settings) -> Optimized:
     """Plan the pipeline ``root`` with an ``autocache()`` wherever one may save time.
 
-    Fingerprints and positions are those of the pipeline without these steps, so a position saved
-    with them can be resumed without them, and the reverse. ``off`` are disabled rules.
+    ``usual`` is its plan as the user wrote it. Without the option ``autocache``, no step is added;
+    the policy of the telemetry folder counts for those that the user wrote, too. Fingerprints and
+    positions are those of the pipeline without added steps, so a position saved with them can be
+    resumed without them, and the reverse. The result is cached with the node until ``usual`` or the
+    policy changes.
     """
-    usual = planned(root, settings, off)
-    above = hinted(usual.chosen)
+    held: dict[tuple[object, ...], Optimized] = root.memo.setdefault("placed", {})
+    key = (usual, policy_of(settings), settings.autocache)
+    if key not in held:
+        held.clear()
+        held[key] = _placed(usual, settings)
+    return held[key]
+
+
+def _placed(usual: Optimized, settings: Settings) -> Optimized:
+    above = hinted(usual.chosen, policy_of(settings).reads, everywhere=settings.autocache)
     if above is usual.chosen:
         return usual
-    made = planned(above, settings, off)
-    plan = dataclasses.replace(made.plan, name=resuming_name(usual.normalized, made.plan, {}))
+    made = planned(above, settings, without(settings))
+    name = resuming_name(usual.normalized, made.plan, {})
+    plan = dataclasses.replace(made.plan, fingerprint=usual.plan.fingerprint, name=name)
     return dataclasses.replace(
         made, written=usual.written, normalized=usual.normalized, plan=plan, trace=usual.trace
     )

@@ -10,8 +10,8 @@ from dml.api.session import optimized
 from dml.base.amounts import bytes_text, seconds_text
 from dml.base.display import Displayed
 from dml.expr.node import Node
+from dml.fleet.cache_placement import SOURCE, Point, best, spent, within
 from dml.optimize.search.autocache_choice import Site
-from dml.optimize.search.cache_placement import SOURCE, Point, best, spent, within
 from dml.settings import Settings
 
 LEAST_PARTS = 16  # least number of parts of an entry that can be kept separately

@@ -47,9 +47,9 @@ class RunResources:
         ahead = 0 if settings.executor == "sync" else ahead
         limit = limit_of(settings)
         # plans that run side by side have equal parts of the memory limit
-        plans = sum(1 for _ in plan.all) * among
-        each_bytes = (limit - verifying_bytes(settings, limit)) // plans
-        kept = sum(kept_bytes(each, each_bytes) for each in plan.all)
+        plans = [*plan.all]
+        each_bytes = (limit - verifying_bytes(settings, limit)) // (len(plans) * among)
+        kept = sum(kept_bytes(each, each_bytes) for each in plans)
         budget = divided(plan, each_bytes, workers, asked)
         return RunResources(workers, budget, ahead, asked, kept, limit)
 
@@ -103,7 +103,7 @@ def limit_of(settings: Settings) -> int:
     if settings.memory_limit != AUTOTUNE:
         return int(settings.memory_limit)
     there = _offered(settings)[1]
-    known = [there] if there else [size for size in (machine_bytes(), cgroup_bytes()) if size]
+    known = [there] if there else [*filter(None, (machine_bytes(), cgroup_bytes()))]
     return min(known) // 4 if known else 1024 * MIB
 
 

@@ -25,6 +25,7 @@ from dml.settings import AUTOTUNE, Settings
 
 if TYPE_CHECKING:
     from dml.fleet.learning import Learner
+    from dml.fleet.policy import CachePolicy
 
 # Most bytes that are read for a result's fingerprint if only telemetry needs it: some 10 ms.
 NAMED_BYTES = 32 << 20
@@ -117,6 +118,13 @@ def learned(settings: Settings) -> Profile:
 def parallels_of(settings: Settings) -> Mapping[str, Learned]:
     """Return the numbers that earlier runs tuned, by name; none if this run may tune none."""
     return learned(settings).parallels if settings.tune == AUTOTUNE else {}
+
+
+def policy_of(settings: Settings) -> CachePolicy:
+    """Return the policy of the telemetry folder; an empty one if telemetry is off."""
+    from dml.fleet.policy import read_policy
+
+    return read_policy(telemetry_root(settings.telemetry_dir))
 
 
 def profile_of(settings: Settings) -> Profile:

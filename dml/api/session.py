@@ -97,16 +97,16 @@ def optimized(node: Node, settings: Settings) -> Optimized:
     again if a function's behaviour changed through a global variable.
     """
     held: dict[tuple[object, ...], Optimized] = node.memo.setdefault("stations", {})
-    key = (settings.seed, settings.optimize, settings.disable_rules, settings.autocache)
+    key = (settings.seed, settings.optimize, settings.disable_rules)
     if key not in held or not all(each.stands() for each in held[key].chosen.walk()):
         refuse_depth(node)
-        plans: Callable[[Node, Settings, frozenset[str]], Optimized] = planned
-        if settings.autocache:
-            from dml.api import autocache
+        held[key] = planned(node, settings, without(settings))
+    made = held[key]
+    if settings.autocache or (made.plan.caches and made.plan.decides):
+        from dml.api import autocache
 
-            plans = autocache.placed
-        held[key] = plans(node, settings, without(settings))
-    return held[key]
+        return autocache.placed(made, node, settings)
+    return made
 
 
 def arrangement(node: Node, settings: Settings) -> Arrangement:

@@ -85,16 +85,35 @@ def shared(output: Output, *, limit: int, root: str | None) -> None:
 
 
 @fleet.command()
+@click.option("--apply", "applies", is_flag=True, help="Write the caches to the policy, too.")
 @click.option("--core-hour", type=float, help="The price of an hour of a processor.")
 @click.option("--accelerator-hour", type=float, help="That of an hour of a training loop.")
 @click.option("--gb-month", type=float, help="That of storing a gigabyte for a month.")
 @limit_option
 @of_fleet
-def advise(output: Output, *, limit: int, root: str | None, **prices: float | None) -> None:
-    """List what the runs waste and what would help, what saves most money a week first."""
+def advise(
+    output: Output, *, limit: int, root: str | None, applies: bool, **prices: float | None
+) -> None:
+    """List what the runs waste and what would help, what saves most money a week first.
+
+    With --apply, runs that record in the folder and allow it (with_options(autocache=True), or
+    autocache() in the pipeline) cache what the list says: "dml fleet applied" shows the effect.
+    """
     given = {name: price for name, price in prices.items() if price is not None}
     found = _opened(output, root)
     _answer(output, found, found.advise(given), ADVICE, limit)
+    if applies:
+        output.log(f"caches are in the policy {found.apply(given)}")
+
+
+@fleet.command()
+@limit_option
+@of_fleet
+def applied(output: Output, *, limit: int, root: str | None) -> None:
+    """List what each cache of the policy was to save in a week, and what it has saved since."""
+    found = _opened(output, root)
+    effects = found.applied()
+    _answer(output, found, effects, effects.column_names, limit)
 
 
 @fleet.command()

@@ -31,7 +31,7 @@ DERIVING = (
 LASTING = (Rows.SAME, Rows.PERMUTED, Rows.KEPT, Rows.STORED)
 INPUTS = ("Node", "tuple[Node, ...]")
 # Types of fields that cannot change the result: placement, resources, names and what is cached.
-SILENT = ("Needs", "Anchor", "FilterOrder", "NamedColumns", "Root")
+SILENT = ("Needs", "Anchor", "FilterOrder", "NamedColumns", "Root", "ExpectedReads")
 
 
 # Defaults of facts that may be fields of a class: set after its creation, since fields have none.
@@ -40,6 +40,7 @@ UNSTATED: dict[str, Any] = {
     "passes": 1,
     "fresh": True,
     "reuse": None,
+    "reads_to_come": 0.0,
     "draws": False,
     "drop_last": False,
     "batch_size": None,
@@ -129,6 +130,7 @@ class Node:
         passes: int  # passes over the input for one pass over the output
         fresh: bool  # True if it draws again in every epoch
         reuse: int | None  # number of epochs that share a draw; None: each epoch draws
+        reads_to_come: float  # reads of its rows that a policy expects, by whatever run
         draws: bool  # True if its expressions draw, keyed by row ids
         drop_last: bool  # True if a last batch of fewer rows is dropped
         batch_size: int | None  # rows per call of its function; None: all there are

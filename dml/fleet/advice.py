@@ -16,10 +16,13 @@ import pyarrow as pa
 from dml.base.amounts import bytes_text, counted
 from dml.errors import PlanError
 from dml.fleet import queries
-from dml.optimize.search.cache_placement import SOURCE, Kept, Point, best, spent
+from dml.fleet.cache_placement import SOURCE, Kept, Point, best, spent
+from dml.fleet.figures import FAMILIES
 
 HOUR_S: Final = 3600.0
 MONTH_WEEKS: Final = 52 / 12
+REGROUPING: Final = (*FAMILIES["Batch"], *FAMILIES["Repeat"], *FAMILIES["Unbatch"])
+"""Operators whose rows are made of those below at no cost worth a cache of their own."""
 READ_BYTES_S: Final = 5e8
 """Bytes of a cache that a processor second reads; writing takes twice as long."""
 
@@ -100,7 +103,7 @@ def advise(database: Database, prices: Prices) -> pa.Table:
     """
     for each in (STEPS, PASSES, PIPES):
         database.execute(each)
-    weeks = _rows(database, WEEKS)[0]["weeks"]
+    weeks = weeks_of(database)
     found: Rows = [*_caches(database, prices, weeks)]
     waiting: set[str] = set()
     for kind in KINDS:
@@ -119,6 +122,12 @@ def advise(database: Database, prices: Prices) -> pa.Table:
     worth = [row for row in found if row["money"] > 0 or not any(vars(prices).values())]
     worth.sort(key=lambda row: (-row["money"], -row["cpu_s"] - row["wait_s"], row["kind"]))
     return pa.Table.from_pylist(worth, ADVICE)
+
+
+def weeks_of(database: Database) -> float:
+    """Return how many weeks lie between the first and the last run; at least 1."""
+    weeks: float = _rows(database, WEEKS)[0]["weeks"]
+    return weeks
 
 
 def _rows(database: Database, query: str) -> Rows:
@@ -162,7 +171,7 @@ def _chosen(rows: Rows, parents: Mapping[str, str], price: float) -> Iterator[di
             ends[parent] = max(0.0, ends[parent] - row["computed"])
         read_s = (row["bytes"] or 0) / READ_BYTES_S
         own_s = max(0.0, _each_s(row) - below_s)
-        keepable = row["place"] > 0
+        keepable = row["place"] > 0 and row["operator"] not in REGROUPING
         points.append(Point(parent, own_s, row["bytes"] or 0, read_s, 2 * read_s, 0.0, keepable))
     points = [replace(point, runs=runs) for point, runs in zip(points, ends, strict=True)]
     kept = best(points, price)

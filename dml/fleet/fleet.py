@@ -16,10 +16,11 @@ from dml.base.ownership import own_file
 from dml.errors import PlanError, worded
 from dml.events import Event
 from dml.fleet import queries
-from dml.fleet.advice import Prices, advise
+from dml.fleet.advice import Prices, advise, weeks_of
 from dml.fleet.collector import LAYOUT, telemetry_root
 from dml.fleet.compaction import SLICE_BYTES, TIMELESS, compact, events_bytes, undamaged
 from dml.fleet.figures import Figures, figures_of
+from dml.fleet.policy import effects, promised, write_policy
 from dml.fleet.reader import is_damage, read_file
 from dml.fleet.report import RunTable, run_table
 from dml.fleet.report_page import ROWS, Findings, report_html
@@ -124,6 +125,35 @@ class Fleet:
         """
         of = Prices.of(prices or {})
         return self._guarded(lambda: advise(self._database, of))
+
+    def apply(self, prices: Mapping[str, float] | None = None) -> Path:
+        """Write the caches that ``advise(prices)`` names to the policy of the folder.
+
+        Return its path, ``policy.json``. Later runs of this user that record here obey it: those
+        with ``with_options(autocache=True)`` consider a cache wherever the policy names one, and
+        every ``autocache()`` counts the reads that it expects. No result depends on it. Raise
+        PlanError if the folder may not be written.
+        """
+        rows = self.advise(prices).to_pylist()
+        try:
+            return write_policy(self.path, rows, self._guarded(lambda: weeks_of(self._database)))
+        except OSError as error:
+            raise PlanError(
+                "the policy cannot be written",
+                at=str(self.path),
+                why=worded(error),
+                try_="the user who owns the folder",
+            ) from None
+
+    def applied(self) -> pa.Table:
+        """Return what each cache of the policy was to save in a week, and what it has saved.
+
+        ``promised_cpu_s`` is that of the advice. ``runs`` since then had these rows, ``cached`` of
+        them from a cache; ``saved_cpu_s`` is the processor time, in a week, that these did not
+        spend, less what reading took. It is null if no run computed the rows, and none was timed.
+        """
+        entries = [*promised(self.path)]
+        return self._guarded(lambda: effects(self._database, entries))
 
     def operators(self, run: str | None = None) -> pa.Table:
         """Return one row per operator and worker of all runs, or of one."""

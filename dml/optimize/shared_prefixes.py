@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dml.base.fingerprint import Domain, digest
+from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.ops.row.lifted import LiftedNode
 from dml.ops.row.segment import Segment
@@ -28,16 +29,29 @@ def prefix_names(normal: Node, plan: Plan) -> Names:
     memo: Memo = {}
     operators = [_own(each, memo) for each in plan.operators]
     found: Names = {}
-    below, ordinal = b"", 0
+    ordinal = 0
+    for node, names in prefixes_in(normal):
+        ordinal = _last(_own(node, memo), operators, ordinal)
+        found |= {name: f"{ordinal} {type(node).__name__}" for name in names}
+    return found
+
+
+def prefixes_in(normal: Node) -> Iterator[tuple[Node, list[str]]]:
+    """Yield the operators of a normal form up to the end of its prefixes, each with their names.
+
+    The last name of an operator is that of the prefix which it ends; the one before, if any, that
+    of the prefix which ends with its filter. Caches have no name: their rows are those below.
+    """
+    memo: Memo = {}
+    below = b""
     for node in normal.chain():
         if node.random or node.draws or len(node.inputs) > 1:
-            break
-        ordinal = _last(_own(node, memo), operators, ordinal)
-        parts = [*_parts(node)]
-        names = [digest(below, *name_parts(each, Domain.FLEET, memo)) for each in parts]
-        found |= {name.hex(): f"{ordinal} {type(node).__name__}" for name in names}
+            return
+        if node.rows in (Rows.KEPT, Rows.STORED):
+            continue
+        names = [digest(below, *name_parts(each, Domain.FLEET, memo)) for each in _parts(node)]
+        yield node, [name.hex() for name in names]
         below = names[-1]
-    return found
 
 
 def _parts(node: Node) -> Iterator[Node]:

@@ -73,7 +73,7 @@ def planted_fleet(
 
 
 @dataclass(frozen=True)
-class Step:
+class PlantedStep:
     """An operator: processor seconds per row, rows out per row in, bytes of a row that it returns.
 
     ``read_s`` are the seconds per row if it is a cache that has the rows. ``facts`` are further
@@ -91,7 +91,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class PlantedPipeline:
     """A pipeline and how its runs go: ``busy`` is the part of the time in which a worker works.
 
     ``waits`` is the part of the time in which the training loop waits. ``shared`` are names of
@@ -99,7 +99,7 @@ class Pipeline:
     """
 
     name: str
-    steps: tuple[Step, ...]
+    steps: tuple[PlantedStep, ...]
     rows: int = 200_000
     executor: str = "processes"
     workers: int = CORES
@@ -158,7 +158,7 @@ class _Fleet:
 
     def run(
         self,
-        pipeline: Pipeline,
+        pipeline: PlantedPipeline,
         at: float | None = None,
         job: str | None = None,
         *,
@@ -196,7 +196,7 @@ class _Fleet:
 
     def _record(
         self,
-        pipeline: Pipeline,
+        pipeline: PlantedPipeline,
         started: RunStarted,
         totals: Sequence[OperatorTotals],
         ended: RunFinished,
@@ -226,7 +226,7 @@ class _Fleet:
         self.events += [replace(each, run=run, at=ended.at) for each in (*totals, waited, ended)]
 
     def _totals(
-        self, pipeline: Pipeline, done: float, costs: float, *, cached: bool, skipped: float
+        self, pipeline: PlantedPipeline, done: float, costs: float, *, cached: bool, skipped: float
     ) -> list[OperatorTotals]:
         caches = [n for n, step in enumerate(pipeline.steps) if step.read_s is not None]
         first = caches[-1] if cached and caches else 0
@@ -263,32 +263,32 @@ class _Fleet:
 # --------------------------------------------------------------------------------------- chances
 
 
-def _source(row_s: float = 1e-6, row_bytes: float = 1000.0, **facts: Any) -> Step:
-    return Step("ParquetSource", row_s, row_bytes=row_bytes, facts=facts)
+def _source(row_s: float = 1e-6, row_bytes: float = 1000.0, **facts: Any) -> PlantedStep:
+    return PlantedStep("ParquetSource", row_s, row_bytes=row_bytes, facts=facts)
 
 
-def _function(row_s: float, row_bytes: float = 1000.0) -> Step:
-    return Step("MapRows", row_s, row_bytes=row_bytes, calls=True)
+def _function(row_s: float, row_bytes: float = 1000.0) -> PlantedStep:
+    return PlantedStep("MapRows", row_s, row_bytes=row_bytes, calls=True)
 
 
-BATCH: Final = Step("Batch", 1e-7)
-SHUFFLE: Final = Step("ShuffleWindow", 2e-7)
+BATCH: Final = PlantedStep("Batch", 1e-7)
+SHUFFLE: Final = PlantedStep("ShuffleWindow", 2e-7)
 
 
-def _ordinary(fleet: _Fleet) -> Pipeline:
+def _ordinary(fleet: _Fleet) -> PlantedPipeline:
     """Record runs of a pipeline that wastes nothing that is worth a sentence."""
     rng = fleet.rng
     steps = [_source(), _function(fleet.between(3e-5, 1e-3))]
     if rng.random() < 0.3:
-        steps.append(Step("Filter", 2e-7, keep=float(rng.uniform(0.8, 1.0))))
+        steps.append(PlantedStep("Filter", 2e-7, keep=float(rng.uniform(0.8, 1.0))))
     if rng.random() < 0.3:
-        steps.append(Step("Select", 1e-8, row_bytes=float(rng.uniform(800, 1000))))
+        steps.append(PlantedStep("Select", 1e-8, row_bytes=float(rng.uniform(800, 1000))))
     if rng.random() < 0.3:
         steps.append(SHUFFLE)
-    used = Step("Cache", 1e-6, read_s=5e-7)
+    used = PlantedStep("Cache", 1e-6, read_s=5e-7)
     cached = rng.random() < 0.3
     steps += [used] if cached else []
-    pipeline = Pipeline(
+    pipeline = PlantedPipeline(
         fleet.name(), (*steps, BATCH), waits=float(rng.uniform(0, 0.08)),
         busy=float(rng.uniform(0.6, 0.95)), full=float(rng.uniform(0.1, 0.7)),
         first_s=float(rng.uniform(0.1, 5)),
@@ -305,7 +305,7 @@ def _cheap_prefix(fleet: _Fleet) -> None:
     data, names = fleet.name(), {0: fleet.name(), 1: fleet.name()}
     steps = (_source(), _function(fleet.between(3e-5, 6e-5), 5000.0))
     for _ in range(3):
-        pipeline = Pipeline(fleet.name(), (*steps, SHUFFLE, BATCH), shared=names)
+        pipeline = PlantedPipeline(fleet.name(), (*steps, SHUFFLE, BATCH), shared=names)
         fleet.run(pipeline, data=data)
 
 
@@ -319,10 +319,12 @@ def _cache_prefix(fleet: _Fleet) -> Chance:
     row_bytes = fleet.between(100, 2000)
     steps = (_source(), _function(fleet.between(1e-3, 1e-2), row_bytes))
     shared = {0: names[0], 1: names[1]}
-    common = Pipeline("", steps, shared=shared)
+    common = PlantedPipeline("", steps, shared=shared)
     runs = 0
     for _ in range(fleet.count(3, 6)):
-        tail = Step("Filter", 1e-7, keep=float(fleet.rng.uniform(0.8, 1)), row_bytes=row_bytes)
+        tail = PlantedStep(
+            "Filter", 1e-7, keep=float(fleet.rng.uniform(0.8, 1)), row_bytes=row_bytes
+        )
         whole = replace(common, name=fleet.name(), steps=(*steps, tail, SHUFFLE, BATCH))
         for _ in range(fleet.count(2, 5)):
             fleet.run(whole, data=data)
@@ -336,7 +338,7 @@ def _cache_epochs(fleet: _Fleet) -> Chance:
     row_bytes = fleet.between(100, 2000)
     names = {0: fleet.name(), 1: fleet.name()}
     steps = (_source(), _function(fleet.between(1e-3, 1e-2), row_bytes), SHUFFLE, BATCH)
-    pipeline = Pipeline(fleet.name(), steps, shared=names)
+    pipeline = PlantedPipeline(fleet.name(), steps, shared=names)
     data, job, at, epochs = fleet.name(), fleet.name(), fleet.day(), fleet.count(3, 20)
     for epoch in range(epochs):
         fleet.run(pipeline, at + 2 * epoch * pipeline.seconds, job, data=data, epoch=epoch)
@@ -346,9 +348,9 @@ def _cache_epochs(fleet: _Fleet) -> Chance:
 
 def _unused_cache(fleet: _Fleet) -> Chance:
     """A cache is written by every run, and no run reads it."""
-    cache = Step("Cache", fleet.between(5e-6, 5e-5), read_s=1e-6)
+    cache = PlantedStep("Cache", fleet.between(5e-6, 5e-5), read_s=1e-6)
     steps = (_source(), _function(fleet.between(5e-5, 1e-3)), cache, BATCH)
-    pipeline, runs = Pipeline(fleet.name(), steps), fleet.count(3, 8)
+    pipeline, runs = PlantedPipeline(fleet.name(), steps), fleet.count(3, 8)
     for _ in range(runs):
         fleet.run(pipeline)
     written = runs * pipeline.rows * cache.row_bytes
@@ -358,9 +360,9 @@ def _unused_cache(fleet: _Fleet) -> Chance:
 def _slow_cache(fleet: _Fleet) -> Chance:
     """Reading a cache takes longer than computing its rows would."""
     row_s = fleet.between(1e-6, 1e-5)
-    cache = Step("Cache", 1e-5, read_s=(row_s + 1e-6) * fleet.between(2, 6))
-    steps = (_source(), Step("Segment", row_s), cache, _function(5e-5), BATCH)
-    pipeline, hits = Pipeline(fleet.name(), steps, rows=2_000_000), fleet.count(4, 10)
+    cache = PlantedStep("Cache", 1e-5, read_s=(row_s + 1e-6) * fleet.between(2, 6))
+    steps = (_source(), PlantedStep("Segment", row_s), cache, _function(5e-5), BATCH)
+    pipeline, hits = PlantedPipeline(fleet.name(), steps, rows=2_000_000), fleet.count(4, 10)
     data = fleet.name()
     for number in range(hits + 1):
         fleet.run(pipeline, data=data, cached=number > 0)
@@ -373,8 +375,12 @@ def _select_early(fleet: _Fleet) -> Chance:
     """Columns that are dropped in the end are read and pass a function."""
     row_bytes, kept = fleet.between(1000, 10_000), float(fleet.rng.uniform(0.05, 0.4))
     source = _source(fleet.between(2e-5, 2e-4), row_bytes)
-    steps = (source, _function(1e-4, row_bytes), Step("Select", 1e-8, row_bytes=kept * row_bytes))
-    pipeline, runs = Pipeline(fleet.name(), (*steps, BATCH)), fleet.count(2, 8)
+    steps = (
+        source,
+        _function(1e-4, row_bytes),
+        PlantedStep("Select", 1e-8, row_bytes=kept * row_bytes),
+    )
+    pipeline, runs = PlantedPipeline(fleet.name(), (*steps, BATCH)), fleet.count(2, 8)
     for _ in range(runs):
         fleet.run(pipeline)
     return Chance("", pipeline.name, runs * pipeline.cpu_s(0, 0) * (1 - kept))
@@ -383,8 +389,12 @@ def _select_early(fleet: _Fleet) -> Chance:
 def _filter_early(fleet: _Fleet) -> Chance:
     """A filter above a costly function drops most rows."""
     keep = fleet.between(0.02, 0.4)
-    steps = (_source(), _function(fleet.between(1e-4, 1e-3)), Step("Filter", 2e-7, keep=keep))
-    pipeline, runs = Pipeline(fleet.name(), (*steps, BATCH)), fleet.count(2, 8)
+    steps = (
+        _source(),
+        _function(fleet.between(1e-4, 1e-3)),
+        PlantedStep("Filter", 2e-7, keep=keep),
+    )
+    pipeline, runs = PlantedPipeline(fleet.name(), (*steps, BATCH)), fleet.count(2, 8)
     for _ in range(runs):
         fleet.run(pipeline)
     return Chance("", pipeline.name, runs * pipeline.cpu_s(1, 1) * (1 - keep))
@@ -393,7 +403,7 @@ def _filter_early(fleet: _Fleet) -> Chance:
 def _vectorize(fleet: _Fleet) -> Chance:
     """A small function is called for each of many rows."""
     steps = (_source(), _function(fleet.between(1.5e-6, 8e-6)), BATCH)
-    pipeline = Pipeline(fleet.name(), steps, rows=fleet.count(2_000_000, 20_000_000))
+    pipeline = PlantedPipeline(fleet.name(), steps, rows=fleet.count(2_000_000, 20_000_000))
     runs = fleet.count(2, 6)
     for _ in range(runs):
         fleet.run(pipeline)
@@ -404,7 +414,7 @@ def _vectorize(fleet: _Fleet) -> Chance:
 def _processes(fleet: _Fleet) -> Chance:
     """Threads take turns in a Python function, and the training loop waits."""
     steps = (_source(), _function(fleet.between(2e-4, 2e-3)), BATCH)
-    pipeline = Pipeline(
+    pipeline = PlantedPipeline(
         fleet.name(), steps, executor="threads", busy=1 / CORES,
         waits=float(fleet.rng.uniform(0.4, 0.9)),
     )  # fmt: skip
@@ -419,7 +429,7 @@ def _oversubscribed(fleet: _Fleet) -> Chance:
     """Several jobs of one machine have more workers than it has cores."""
     steps = (_source(), _function(fleet.between(2e-4, 2e-3)), BATCH)
     jobs = fleet.count(2, 5)
-    pipeline = Pipeline(
+    pipeline = PlantedPipeline(
         fleet.name(), steps, slow=float(jobs), waits=float(fleet.rng.uniform(0.3, 0.6))
     )
     host, at = fleet.name(), fleet.day()
@@ -432,7 +442,7 @@ def _oversubscribed(fleet: _Fleet) -> Chance:
 def _duplicate_jobs(fleet: _Fleet) -> Chance:
     """Several jobs make the same batches at the same time."""
     steps = (_source(), SHUFFLE, _function(fleet.between(1e-4, 1e-3)), BATCH)
-    pipeline = Pipeline(fleet.name(), steps)
+    pipeline = PlantedPipeline(fleet.name(), steps)
     jobs, at, result, data = fleet.count(2, 6), fleet.day(), fleet.name(), fleet.name()
     for _ in range(jobs):
         start = at + float(fleet.rng.uniform(0, 0.3)) * pipeline.seconds
@@ -443,7 +453,7 @@ def _duplicate_jobs(fleet: _Fleet) -> Chance:
 def _waiting_trainer(fleet: _Fleet) -> Chance:
     """The training loop waits, although all workers are busy."""
     steps = (_source(), _function(fleet.between(1e-4, 1e-3)), BATCH)
-    pipeline = Pipeline(fleet.name(), steps, waits=float(fleet.rng.uniform(0.25, 0.9)))
+    pipeline = PlantedPipeline(fleet.name(), steps, waits=float(fleet.rng.uniform(0.25, 0.9)))
     runs = fleet.count(2, 6)
     for _ in range(runs):
         fleet.run(pipeline)
@@ -454,7 +464,7 @@ def _idle_workers(fleet: _Fleet) -> Chance:
     """A few workers would do the work of many."""
     steps = (_source(), _function(fleet.between(1e-3, 3e-3)), BATCH)
     busy = float(fleet.rng.uniform(0.03, 0.2))
-    pipeline, runs = Pipeline(fleet.name(), steps, busy=busy, waits=0.001), fleet.count(2, 6)
+    pipeline, runs = PlantedPipeline(fleet.name(), steps, busy=busy, waits=0.001), fleet.count(2, 6)
     for _ in range(runs):
         fleet.run(pipeline)
     needed = max(1.0, math.ceil(1.5 * busy * CORES))
@@ -464,7 +474,7 @@ def _idle_workers(fleet: _Fleet) -> Chance:
 def _memory_limit(fleet: _Fleet) -> Chance:
     """Workers stand still because the memory is full, and the training loop waits."""
     steps = (_source(), _function(fleet.between(1e-4, 1e-3)), BATCH)
-    pipeline = Pipeline(
+    pipeline = PlantedPipeline(
         fleet.name(), steps, busy=float(fleet.rng.uniform(0.2, 0.5)), full=0.97,
         waits=float(fleet.rng.uniform(0.2, 0.7)),
     )  # fmt: skip
@@ -477,7 +487,7 @@ def _memory_limit(fleet: _Fleet) -> Chance:
 def _failing(fleet: _Fleet) -> Chance:
     """A pipeline fails every time."""
     steps = (_source(), _function(fleet.between(1e-4, 1e-3)), BATCH)
-    pipeline, runs, done = Pipeline(fleet.name(), steps), fleet.count(3, 10), 0.0
+    pipeline, runs, done = PlantedPipeline(fleet.name(), steps), fleet.count(3, 10), 0.0
     for _ in range(runs):
         part = float(fleet.rng.uniform(0.2, 0.9))
         fleet.run(pipeline, status="failed", done=part)
@@ -488,7 +498,7 @@ def _failing(fleet: _Fleet) -> Chance:
 def _restarts(fleet: _Fleet) -> Chance:
     """Runs that fail are begun again from the first row."""
     steps = (_source(), SHUFFLE, _function(fleet.between(1e-4, 1e-3)), BATCH)
-    pipeline, at, lost = Pipeline(fleet.name(), steps), fleet.day(), 0.0
+    pipeline, at, lost = PlantedPipeline(fleet.name(), steps), fleet.day(), 0.0
     data = fleet.name()
     for _ in range(fleet.count(1, 4)):
         part = float(fleet.rng.uniform(0.4, 0.95))
@@ -502,7 +512,7 @@ def _restarts(fleet: _Fleet) -> Chance:
 def _skipped_rows(fleet: _Fleet) -> Chance:
     """A function fails on some rows, which are skipped."""
     steps = (_source(), _function(fleet.between(1e-4, 1e-3)), BATCH)
-    pipeline, runs = Pipeline(fleet.name(), steps), fleet.count(2, 6)
+    pipeline, runs = PlantedPipeline(fleet.name(), steps), fleet.count(2, 6)
     skipped = fleet.between(0.005, 0.2)
     for _ in range(runs):
         fleet.run(pipeline, skipped=skipped)
@@ -511,9 +521,9 @@ def _skipped_rows(fleet: _Fleet) -> Chance:
 
 def _slow_start(fleet: _Fleet) -> Chance:
     """All rows are made before the first batch, because they are shuffled as a whole."""
-    shuffle = Step("ShuffleAll", 2e-6)
+    shuffle = PlantedStep("ShuffleAll", 2e-6)
     steps = (_source(), _function(fleet.between(1e-3, 3e-3)), shuffle, BATCH)
-    pipeline = Pipeline(fleet.name(), steps)
+    pipeline = PlantedPipeline(fleet.name(), steps)
     part, runs = float(fleet.rng.uniform(0.3, 0.8)), fleet.count(2, 6)
     first_s = part * pipeline.seconds
     slow = replace(pipeline, first_s=first_s, waits=part + 0.01)
@@ -526,7 +536,7 @@ def _small_files(fleet: _Fleet) -> Chance:
     """A source opens thousands of tiny files."""
     row_s = fleet.between(2e-5, 2e-4)
     source = replace(_source(row_s), block_rows=fleet.count(5, 40))
-    pipeline = Pipeline(fleet.name(), (source, _function(1e-4), BATCH))
+    pipeline = PlantedPipeline(fleet.name(), (source, _function(1e-4), BATCH))
     runs = fleet.count(2, 8)
     for _ in range(runs):
         fleet.run(pipeline)
@@ -537,7 +547,7 @@ def _remote_reads(fleet: _Fleet) -> Chance:
     """Jobs of one machine read the same objects again and again, and wait for them."""
     source = _source(2e-6, medium="remote")
     steps = (source, SHUFFLE, _function(fleet.between(5e-4, 2e-3)), BATCH)
-    pipeline = Pipeline(
+    pipeline = PlantedPipeline(
         fleet.name(), steps, busy=float(fleet.rng.uniform(0.3, 0.8)),
         waits=float(fleet.rng.uniform(0.3, 0.8)), shared={0: fleet.name()},
     )  # fmt: skip
@@ -552,7 +562,7 @@ def _remote_reads(fleet: _Fleet) -> Chance:
 def _slower(fleet: _Fleet) -> Chance:
     """A pipeline needs more processor time per row since another version runs it."""
     steps = (_source(), _function(fleet.between(1e-4, 1e-3)), BATCH)
-    pipeline, factor = Pipeline(fleet.name(), steps), fleet.between(1.5, 4)
+    pipeline, factor = PlantedPipeline(fleet.name(), steps), fleet.between(1.5, 4)
     runs = fleet.count(6, 12)
     for number in range(runs):
         early, late = START + number * 3600, START + 7 * DAY_S + number * 3600

@@ -270,7 +270,7 @@ def test_rows_from_a_cache_are_not_computed(tmp_path: Path) -> None:
         for each in dml.fleet.open(tmp_path / "fleet").shared().to_pylist()
         if each["runs"] == 3
     )
-    assert (row["operator"], row["computed"], row["rows"]) == ("Stored", 1, 1_000)
+    assert (row["operator"], row["computed"], row["rows"]) == ("LiftedMap", 1, 1_000)
     assert row["repeated_cpu_s"] == 0
 
 

@@ -68,7 +68,7 @@ def test_rows_that_are_cut_by_time_are_the_same(
             yield found
 
     monkeypatch.setattr(user_source, "cut", counted)
-    for number in range(tenth, many(150, 6000), 10):
+    for number in range(tenth, many(100, 6000), 10):
         one = dataclasses.replace(case(number, pool), drawn=opened(number))
         found = violation(one, cache) or resumption(one, cache)
         assert not found, found

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from dml.checks import some
 from dml.errors import PlanError
 from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.ops.cache.stored import Stored
 from dml.ops.slice.part import Part
+
+# How often a policy expects the rows to be read; rows and names do not depend on it.
+ExpectedReads: TypeAlias = float
 
 
 @op
@@ -16,10 +21,12 @@ class AutoStored(Stored):
 
     Rows that an earlier run stored are read instead of computed. With ``reuse=n``, each epoch of
     the input is returned for n epochs; without ``reuse``, every epoch returns the rows of epoch 0.
+    ``reads_to_come`` is how often a policy expects any run to read the rows.
     Source: Cachew's autocache; Revamper (ATC 2021) for the reuse.
     """
 
     reuse: int | None = None
+    reads_to_come: ExpectedReads = 0.0
 
     decides = True
 

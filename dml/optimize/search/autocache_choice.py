@@ -13,39 +13,57 @@ number were known.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dml.base.amounts import seconds_text
 from dml.base.read_times import ReadTimes
+from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.ops.cache.autocache import AutoStored, varying
 from dml.ops.cache.stored import storable
+from dml.optimize.shared_prefixes import prefixes_in
 
 NEAR = 0.05
 """Rows are computed if keeping them saves less of the time than this: it costs room."""
 
 
-def hinted(root: Node) -> Node:
+def hinted(root: Node, reads: Mapping[str, float], *, everywhere: bool = True) -> Node:
     """Return ``root`` with ``autocache()`` above every function for which it is suited.
+
+    ``reads`` is a policy: by the name of a prefix, how often its rows will be read. There is an
+    ``autocache()`` at the end of such a prefix, too, if workers can store its rows. Unless
+    ``everywhere``, none is added, and the policy counts for those that the user wrote.
 
     Suited functions are called (not lifted), have a lasting name, and see equal rows in every
     epoch. A function that refers to a clock or random numbers has no such name. No law of the
     normal form moves operators across a function that is called, so ``autocache()`` above the
     function prevents no such move.
     """
+    ends = ((node, reads.get(names[-1], 0.0)) for node, names in prefixes_in(root) if reads)
+    come = {id(node): times for node, times in ends if times}
+    cached = {id(each.inputs[0]) for each in root.walk() if each.rows in (Rows.KEPT, Rows.STORED)}
     made: dict[int, Node] = {}
     for node in root.walk():
         above = node.map_inputs(lambda below: made[id(below)])
-        made[id(node)] = AutoStored(above) if _worth(node) else above
+        times = come.get(id(node), 0.0)
+        if isinstance(node, AutoStored) and id(node.input) in come:
+            above = above.replace(reads_to_come=come[id(node.input)])
+        elif everywhere and id(node) not in cached and _suits(node, by_policy=times > 0):
+            above = AutoStored(above, reads_to_come=times)
+        made[id(node)] = above
     return made[id(root)]
 
 
-def _worth(node: Node) -> bool:
+def _suits(node: Node, *, by_policy: bool) -> bool:
+    """Return True if rows of ``node`` can be stored, and are named or those of a called function.
+
+    Rows of a source and of a cache are there already.
+    """
     fn = node.calls
-    if fn is None or fn.reason or fn.asserted or node.proven:
-        return False
-    return storable(node) and varying(node) is None
+    called = fn is not None and not (fn.reason or fn.asserted or node.proven)
+    named = by_policy and bool(node.inputs) and node.rows not in (Rows.KEPT, Rows.STORED)
+    return (called or named) and storable(node) and varying(node) is None
 
 
 class CacheState(enum.Enum):

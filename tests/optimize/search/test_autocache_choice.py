@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dml.base.read_times import ReadTimes
+from dml.fleet.cache_placement import SOURCE, Point, best, spent
 from dml.optimize.search.autocache_choice import CacheState, Hint, Site, cachew, decided
-from dml.optimize.search.cache_placement import SOURCE, Point, best, spent
 
 PER_BYTE = ReadTimes(((1.0, 1e-9), (1e12, 1e3)))  # a nanosecond a byte
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dml.base.read_times import ReadTimes
-from dml.optimize.search.cache_placement import (
+from dml.fleet.cache_placement import (
     SOURCE,
     PlacementShare,
     Point,
