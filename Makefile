@@ -16,10 +16,11 @@ PLANS  ?= 100000
 SPREAD ?= -n 3 --dist worksteal
 # Bytecode is kept, or every process that tests start would compile all of its imports again.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help demo test test-all laws check lint types fast bench clean
+.PHONY: help demo demo-fleet test test-all laws check lint types fast bench clean
 
 help:
 	@echo "make demo      run the example job: plan, progress, checkpoint, resume"
+	@echo "make demo-fleet  runs of a small team: what they share, what to cache, what that saves"
 	@echo "make test      every test but the slow ones, long matrices as a seeded sample"
 	@echo "make test-all  every test, long matrices whole"
 	@echo "make laws      random plans against the oracle, PLANS=100000 of them: half an hour on two cores"
@@ -37,6 +38,10 @@ $(VENV)/.stamp: pyproject.toml
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
+
+demo-fleet: $(STAMP)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev,fleet]'
+	@$(BIN)/python examples/demo_fleet.py
 
 test: $(STAMP)
 	@$(PYTEST) -q $(SPREAD) -m 'not slow' tests benchmarks

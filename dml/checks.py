@@ -112,6 +112,12 @@ def some(name: str, value: Any, try_: str = "") -> None:
         raise unfit(name, value, wanted, try_)
 
 
+def port(name: str, value: object) -> None:
+    """Check that ``value`` is the number of a port that can be opened."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 16:
+        raise unfit(name, value, "a port, from 1 to 65535", f"{name}=9464")
+
+
 def seconds(name: str, value: Any) -> None:
     """Check that ``value`` is a number of seconds above 0."""
     of_kind(name, value, (int, float), "positive seconds")

@@ -23,6 +23,7 @@ from dml.checks import (
     of_kind,
     offered,
     one_of,
+    port,
     seconds,
     some,
     unfit,
@@ -169,6 +170,8 @@ class Settings:
         caching; None is unknown
     telemetry_dir : folder that events of runs are appended to; None is the user's cache folder,
         "off" writes none
+    metrics_port : port of 127.0.0.1 at which Prometheus reads figures of this process's runs (from
+        /metrics); None serves none, and a port in use is a warning
     plain_text : True writes literals, paths, and values of variables that functions read to the
         cache store and telemetry, as text. False writes digests in their place, except for the
         bounds of numeric ranges in the index of the store, which must be compared
@@ -229,6 +232,7 @@ class Settings:
     autocache: bool = False
     epochs: int | None = None
     telemetry_dir: str | None = None
+    metrics_port: int | None = None
     plain_text: bool = False
     max_errors: int | None = None
     verify: str = "kept"
@@ -281,6 +285,8 @@ class Settings:
             object.__setattr__(self, name, folder(name, getattr(self, name)))
 
     def _fits(self) -> None:
+        if self.metrics_port is not None:
+            port("metrics_port", self.metrics_port)
         for name in ("cache_quota", "cache_local_quota"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, parse_bytes(getattr(self, name), name))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dml.exec.delivery.iterator import Elements, Report
     from dml.exec.memory.memory_report import MemoryReport
     from dml.exec.streams.stream import Streaming
+    from dml.fleet.history import RunHistory
     from dml.fleet.report import RunTable
     from dml.settings import Auto
     from dml.verify.simulate.answer import WhatIf
@@ -236,6 +237,17 @@ class Results:
                 try_="for batch in ds: ..., then ds.stats() of the same ds",
             )
         found: RunTable = wiring().stats(last.so_far())
+        return found
+
+    @door
+    def history(self, count: int = 20) -> RunHistory:
+        """Return the last ``count`` recorded runs of this pipeline, by whatever process.
+
+        Pipelines are the same if their operators, functions, constants and names of files are.
+        ``print`` it for a table; ``.runs`` is an Arrow table; a notebook shows a picture, too.
+        Raise PlanError where telemetry is off, or DuckDB (``dml[fleet]``) is not installed.
+        """
+        found: RunHistory = wiring().history(self._node, self._settings, count)
         return found
 
     @property

@@ -36,6 +36,7 @@ from dml.api.run_telemetry import (
 )
 from dml.base.fingerprint import Domain
 from dml.base.host import cores, host_class
+from dml.checks import some
 from dml.data.schema import Schema
 from dml.errors import PlanError
 from dml.events import Event, RunStarted, unsaid
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from dml.cluster.cluster_run import ClusterRun
     from dml.exec.streams.nested_run import NestedFlow
     from dml.exec.streams.read_ahead import SideBySide
+    from dml.fleet.history import RunHistory
     from dml.fleet.report import RunTable
 
 # Names everything that holds in this process only.
@@ -172,8 +174,8 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
         tuple if collector is None else partial(names_of, plan),
         complete=list if collector is None else partial(identified, stations, made.settings),
     )
-    if isinstance(settings.autoscale, Autoscale):
-        _scale(account, streaming, made.settings, settings.autoscale)
+    if settings.autoscale is not None or settings.metrics_port is not None:
+        _connect(account, streaming, made.settings)
     streaming.hear(account.stalled)
     if streaming.watching is not None:
         streaming.watching.report_differences(account.warn)
@@ -205,6 +207,16 @@ def _depth(plan: Plan, settings: Settings) -> PrefetchDepth | None:
 def _record(collector: Collector, settings: Settings, event: Event) -> None:
     """Send ``event`` to telemetry, without users' values unless settings allow them."""
     collector.record(event if settings.plain_text else unsaid(event))
+
+
+def _connect(account: Account, streaming: Streaming, settings: Settings) -> None:
+    """Serve the figures of the run, and let it scale its cluster, as the settings ask."""
+    if settings.metrics_port is not None:
+        from dml.fleet import metrics
+
+        metrics.serve(account, settings.metrics_port)
+    if isinstance(settings.autoscale, Autoscale):
+        _scale(account, streaming, settings, settings.autoscale)
 
 
 def _scale(account: Account, streaming: Streaming, settings: Settings, asked: Autoscale) -> None:
@@ -550,6 +562,18 @@ def memory(node: Node, settings: Settings, epoch: int) -> MemoryReport:
     """Return how the memory limit of a run would be divided."""
     streaming, resources = streamed(node, settings, epoch)
     return memory_report(streaming, resources.limit_bytes)
+
+
+def history(node: Node, settings: Settings, count: int) -> RunHistory:
+    """Return the last ``count`` recorded runs of a pipeline, with those that ended just now."""
+    from dml.fleet.fleet import open_fleet
+
+    some("count", count, "ds.history(20)")
+    collector = collector_of(settings)
+    if collector is not None:
+        collector.flush()
+    fleet = open_fleet(settings.telemetry_dir)
+    return fleet.history(optimized(node, settings).plan.fingerprint, count)
 
 
 def stats(events: list[Event]) -> RunTable:

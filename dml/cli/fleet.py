@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from dml.errors import PlanError, worded
 from dml.fleet.collector import LAYOUT, telemetry_root
 from dml.fleet.compaction import SETTLED_S, compact
 from dml.fleet.fleet import Fleet, open_fleet
+from dml.fleet.page_server import PageServer
 from dml.fleet.table_text import ADVICE, PIPELINES, SHARED, grid_of
 
 RUNS = ("run", "started", "status", "rows", "bytes", "seconds", "cpu_s", "consumer_s", "pipeline")
@@ -156,6 +158,27 @@ def report(output: Output, *, out: str, root: str | None) -> None:
     """Write one HTML page with tables and charts, which needs no network."""
     path = _opened(output, root).report(out)
     output.answer({"path": str(path)}, lambda: str(path))
+
+
+@fleet.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Others need a token.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=8788, show_default=True)
+@of_fleet
+def serve(output: Output, *, host: str, port: int, root: str | None) -> None:
+    """Serve the page of "report", and the runs that go on, to browsers; Ctrl-C ends it."""
+    path = _opened(output, root).path
+    try:
+        server = PageServer(path, host, port)
+    except OSError as error:
+        raise PlanError(
+            "the page cannot be served",
+            at=f"{host}:{port}",
+            why=worded(error),
+            try_="another --port",
+        ) from None
+    output.answer({"url": server.url}, lambda: server.url)
+    with server, contextlib.suppress(KeyboardInterrupt):
+        server.serve_forever()
 
 
 @fleet.command()

@@ -74,8 +74,13 @@ class Block:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the columns, and of ids that are stored as arrays."""
-        total = self.ids.nbytes
+        """Bytes of the columns, and of ids that are stored as arrays: what the block holds."""
+        return self.ids.nbytes + self.value_bytes
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of the columns: what telemetry counts, however the rows are numbered."""
+        total = 0
         for values in self.columns:  # read several times a block: avoids a call per column
             if isinstance(values, Vec) and values.valid is None:
                 total += values.values.nbytes

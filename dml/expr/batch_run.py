@@ -42,9 +42,9 @@ class ScatteredBatch(NamedTuple):
         return sum(block.n if index is None else len(index) for block, index in self.parts)
 
     @property
-    def nbytes(self) -> int:
+    def value_bytes(self) -> int:
         """Bytes of the batch as one block, which is made to find out."""
-        return self.block().nbytes
+        return self.block().value_bytes
 
     def select(self, names: Sequence[str]) -> ScatteredBatch:
         """Return the columns ``names``, in that order, without a copy."""

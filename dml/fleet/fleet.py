@@ -20,6 +20,7 @@ from dml.fleet.advice import Prices, advise, weeks_of
 from dml.fleet.collector import LAYOUT, telemetry_root
 from dml.fleet.compaction import SLICE_BYTES, TIMELESS, compact, events_bytes, undamaged
 from dml.fleet.figures import Figures, figures_of
+from dml.fleet.history import RunHistory
 from dml.fleet.policy import effects, promised, write_policy
 from dml.fleet.reader import is_damage, read_file
 from dml.fleet.report import RunTable, run_table
@@ -30,6 +31,7 @@ from dml.io.extras import extra
 
 T = TypeVar("T")
 ANY: Final = "run or pipeline"
+FINGERPRINT_LETTERS: Final = 32
 TRIES: Final = 8
 """Compactions that may take place while a store is opened."""
 
@@ -155,6 +157,15 @@ class Fleet:
         entries = [*promised(self.path)]
         return self._guarded(lambda: effects(self._database, entries))
 
+    def history(self, pipeline: str, count: int = 20) -> RunHistory:
+        """Return the last ``count`` runs of a pipeline, given its fingerprint or its start."""
+        name = pipeline
+        if len(pipeline) < FINGERPRINT_LETTERS:
+            name = self._only(queries.PIPELINE, pipeline, "pipeline")["name"][0].as_py()
+        found = self.query(queries.HISTORY, {"pipeline": name, "count": count})
+        of = self.query(queries.RUNS_OF, {"pipeline": name})["runs"][0].as_py()
+        return RunHistory(found, of)
+
     def operators(self, run: str | None = None) -> pa.Table:
         """Return one row per operator and worker of all runs, or of one."""
         chosen = None if run is None else self._run(run)
@@ -208,12 +219,7 @@ class Fleet:
         The page shows what to do, what was computed more than once, the costliest pipelines, the
         last runs and the figures of the tf.data study. It is one file that needs no network.
         """
-        results = (
-            self.query(queries.COUNTS), self.advise(), self.shared(), self.pipelines(),
-            self.query(queries.LAST_RUNS, {"count": ROWS}), self.query(queries.DAYS),
-            self.figures(),
-        )  # fmt: skip
-        html = report_html(Findings(*results, str(self.path), self.warnings))
+        html = self.page()
         try:
             with open(path, "w", encoding="utf-8", opener=own_file) as file:
                 file.write(html)
@@ -222,6 +228,15 @@ class Fleet:
                 "the page cannot be written", at=str(path), why=worded(error), try_="another path"
             ) from None
         return Path(path)
+
+    def page(self, live: str = "") -> str:
+        """Return the page that ``report`` writes; a server puts the HTML ``live`` first."""
+        results = (
+            self.query(queries.COUNTS), self.advise(), self.shared(), self.pipelines(),
+            self.query(queries.LAST_RUNS, {"count": ROWS}), self.query(queries.DAYS),
+            self.figures(),
+        )  # fmt: skip
+        return report_html(Findings(*results, str(self.path), self.warnings), live)
 
     def _guarded(self, work: Callable[[], T]) -> T:
         """Return the result of ``work``; if a file is damaged, do it again without that file."""

@@ -124,10 +124,22 @@ COMPARED: Final = """
     ORDER BY ordinal, operator, nth
 """
 RUN: Final = "SELECT * FROM runs WHERE starts_with(run, $start) LIMIT 2"
-NAMED: Final = """
-    SELECT run AS name FROM runs WHERE starts_with(run, $start)
-    UNION SELECT fleet_fingerprint FROM runs WHERE starts_with(fleet_fingerprint, $start) LIMIT 2
+PIPELINE: Final = """
+    SELECT DISTINCT fleet_fingerprint AS name FROM runs
+    WHERE starts_with(fleet_fingerprint, $start) LIMIT 2
 """
+NAMED: Final = f"""
+    SELECT run AS name FROM runs WHERE starts_with(run, $start) UNION ({PIPELINE}) LIMIT 2
+"""  # noqa: S608 (a query of this module)
+HISTORY: Final = """
+    SELECT run, started, status, epoch, rows, batches, bytes, bytes_read, seconds,
+           rows / nullif(seconds, 0) AS rows_per_s, first_batch_s,
+           consumer_s / nullif(seconds, 0) AS waited_share, cpu_s, peak_bytes,
+           options->>'executor' AS executor, try_cast(options->>'workers' AS BIGINT) AS workers,
+           versions->>'dml' AS version, host, host_class
+    FROM runs WHERE fleet_fingerprint = $pipeline ORDER BY started DESC, run LIMIT $count
+"""
+RUNS_OF: Final = "SELECT count(*) AS runs FROM runs WHERE fleet_fingerprint = $pipeline"
 DAYS: Final = """
     SELECT date_trunc('day', started)::TIMESTAMP AS day,
            coalesce(nullif(host_class, ''), 'unknown') AS host_class,

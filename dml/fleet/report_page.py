@@ -55,8 +55,9 @@ class Findings(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def report_html(found: Findings) -> str:
-    """Return the page as HTML."""
+def report_html(found: Findings, live: str = "") -> str:
+    """Return the page as HTML; ``live`` is HTML that a server adds, and may send requests to it."""
+    policy = POLICY + "; connect-src 'self'" * bool(live)
     embed = extra("bokeh.embed", "fleet.report", "fleet")
     resources = extra("bokeh.resources", "fleet.report", "fleet")
     script, pictures = embed.components(dict(_charts(found.days, found.figures)))
@@ -67,10 +68,10 @@ def report_html(found: Findings) -> str:
     )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width">'
         f"<title>Recorded runs</title><style>{STYLE}</style>{inline}</head>"
-        f"<body>{''.join(_sections(found))}"
+        f"<body>{live}{''.join(_sections(found))}"
         f'<h2>The fleet</h2><div class="charts">{drawn}</div>{script}</body></html>'
     )
 

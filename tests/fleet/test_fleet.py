@@ -290,3 +290,31 @@ def test_real_pipelines_share_what_they_compute_alike(tmp_path: Path) -> None:
     assert (first["operator"], first["pipelines"], first["rows"]) == ("Segment", 3, 1_000)
     whole = [row["runs"] for row in fleet.pipelines().to_pylist()]
     assert whole == [1, 1, 1]  # as whole graphs they have nothing in common
+
+
+def test_a_pipeline_has_a_history_of_its_runs(tmp_path: Path) -> None:
+    ds, *_ = [real_run(tmp_path) for _ in range(3)]
+    recorded(dml.range(5).batch(2), tmp_path)
+    found = ds.history(2)
+    assert (found.of, found.runs.num_rows) == (3, 2)
+    assert {*found.runs["rows"].to_pylist()} == {990}
+    assert str(found).startswith("3 recorded runs; median of finished runs ")
+    picture = found._repr_html_()
+    assert picture.count("<title>") == 2
+    pipeline = dml.fleet.open(tmp_path).pipelines()["fleet_fingerprint"][0].as_py()
+    assert dml.fleet.open(tmp_path).history(pipeline[:9]).of == 3
+    never = dml.range(6).batch(2).with_options(telemetry_dir=str(tmp_path))
+    assert str(never.history()) == "no recorded run of this pipeline"
+    with pytest.raises(PlanError, match="count"):
+        never.history(0)
+    with pytest.raises(PlanError, match="off"):
+        never.with_options(telemetry_dir="off").history()
+
+
+def test_a_history_shows_hostile_names_as_text(tmp_path: Path) -> None:
+    hostile = "<script>alert(1)</script>"
+    events = run(hostile, "j", "f" * 32, hostile, rows=3, seconds=2.0)
+    publish(tmp_path, "w-0", events, NOON)
+    page = dml.fleet.open(tmp_path).history("f" * 32)._repr_html_()
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page

@@ -16,8 +16,9 @@ from dml.expr.flow import UNBOUNDED, Flow, GatherQuota, Position
 
 # Seconds of wall time for which a thread's CPU time is estimated before it is measured again.
 ASKED_S = 1e-4
-# The bytes of one in so many blocks of a stream operator are measured, and stand for all of them.
-WEIGHED = 32
+# The bytes of one in so many blocks of a stream operator are measured, and stand for all of them;
+# those of blocks of so many rows are measured each time.
+WEIGHED, LARGE_ROWS = 32, 64
 # Seconds between two measurements of the process's memory, which take some 10 microseconds each.
 LOOK_S = 0.01
 # Seconds between two requests to the allocators, which then search all their memory.
@@ -161,7 +162,7 @@ class Metered:
         self._spent(started, cpu_s)
         if run is not None:
             rows, cell = run.block.ids.count, self.cell
-            cell.weighed_bytes += run.block.nbytes
+            cell.weighed_bytes += run.block.value_bytes
             cell.weighed_rows += rows
             cell.blocks += rows // run.n
             cell.rows += rows
@@ -174,7 +175,7 @@ class Metered:
         found: ScatteredBatch | None = self.flow.pull_scattered()  # type: ignore[attr-defined]
         self._spent(started, cpu_s)
         if found is not None:
-            self._passed(found)
+            self._passed(found, scattered=True)
         return found
 
     def pull_piece(self, room: GatherQuota) -> list[Block] | None:
@@ -194,11 +195,11 @@ class Metered:
         self.cell.cpu_s += self.processor.at(now) - cpu_s
         self.meter.seen(now)
 
-    def _passed(self, found: Block | ScatteredBatch) -> None:
-        """Count a block, and the bytes of every 32nd block."""
+    def _passed(self, found: Block | ScatteredBatch, *, scattered: bool = False) -> None:
+        """Count a block, and the bytes of large ones and of every 32nd other."""
         cell, rows = self.cell, found.n
-        if not cell.blocks % WEIGHED:
-            cell.weighed_bytes += found.nbytes
+        if (rows >= LARGE_ROWS and not scattered) or not cell.blocks % WEIGHED:
+            cell.weighed_bytes += found.value_bytes
             cell.weighed_rows += rows
         cell.blocks += 1
         cell.rows += rows

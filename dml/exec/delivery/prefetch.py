@@ -218,7 +218,7 @@ class BatchMaker:
             run = None if self.pull_run is None else self.pull_run(self.fits)
             block = self.flow.pull(1) if run is None else None
         if run is not None:
-            rows, nbytes = run.block.ids.count, run.block.nbytes
+            rows, nbytes = run.block.ids.count, run.block.value_bytes
             batches = batches_of(run.block, run.n)
             base = self.flow.position()
             return ElementChunk(batches, rows=rows, nbytes=nbytes, base=base, between=run.between)

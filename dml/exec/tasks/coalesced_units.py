@@ -93,7 +93,7 @@ def _read_run(
     if block.nbytes > most_bytes:
         return None
     seconds, cpu_s = perf_counter() - started, thread_seconds() - cpu
-    tally.block(0, 0, block.n, 0, block.nbytes, seconds, cpu_s)
+    tally.block(0, 0, block.n, 0, block.value_bytes, seconds, cpu_s)
     first_row = block.ids.lo
     out = reading.steps.whole(block, tally)
     if out is None or out.nbytes > most_bytes or not isinstance(first_row, int):

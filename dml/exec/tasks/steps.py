@@ -163,7 +163,7 @@ class Steps:
         node, at = step.node, step.noting(noted)
         for block in blocks:
             made = returned_in_place(node, block, at) if block.n else iter(())
-            rows_in, bytes_in = block.n, block.nbytes
+            rows_in, bytes_in = block.n, block.value_bytes
             while True:
                 found, seconds, cpu_s = step.watch.time(made, node)
                 if found is None:
@@ -224,12 +224,12 @@ class _ByBlock(_Step):
         node, at, watch, ordinal = self.node, self.noting(noted), self.watch, self.ordinal
         for block in blocks:
             made = in_place(node, block, at)
-            rows_in, bytes_in = block.n, block.nbytes
+            rows_in, bytes_in = block.n, block.value_bytes
             while True:
                 out, seconds, cpu_s = watch.time(made, node)
                 if out is None:
                     break
-                mine().block(ordinal, rows_in, out.n, bytes_in, out.nbytes, seconds, cpu_s)
+                mine().block(ordinal, rows_in, out.n, bytes_in, out.value_bytes, seconds, cpu_s)
                 rows_in = bytes_in = 0
                 yield out
             mine().calls(ordinal, _calls(node, block.n))
@@ -244,7 +244,9 @@ class _ByBlock(_Step):
         out, seconds, cpu_s = self.watch.time(made, node)
         if out is None or next(made, None) is not None:
             return None
-        tally.block(self.ordinal, block.n, out.n, block.nbytes, out.nbytes, seconds, cpu_s)
+        tally.block(
+            self.ordinal, block.n, out.n, block.value_bytes, out.value_bytes, seconds, cpu_s
+        )
         return out
 
 
@@ -267,7 +269,7 @@ class _ByAtom(_Step):
                 break
             own_s = max(0.0, seconds - below_s)
             own_cpu_s = own_s * (cpu_s / seconds if seconds else 1.0)
-            mine().block(ordinal, rows_in, out.n, bytes_in, out.nbytes, own_s, own_cpu_s)
+            mine().block(ordinal, rows_in, out.n, bytes_in, out.value_bytes, own_s, own_cpu_s)
             yield out
         mine().calls(ordinal, _calls(node, rows))
 
@@ -345,15 +347,15 @@ class _Chained:
         self.shares[:] = _shares(tally, len(self.steps))
 
     def _together(self, block: Block, schema: Schema, mine: Callable[[], Tally]) -> Iterator[Block]:
-        made, rows_in, bytes_in = self.chain.run(block, schema, self.at), block.n, block.nbytes
+        made, rows_in, bytes_in = self.chain.run(block, schema, self.at), block.n, block.value_bytes
         while True:
             out, seconds, cpu_s = self.watch.time(made, None)
             if out is None:
                 break
             # no block exists between the steps: count the input's rows in the output's row size
-            between = (rows_in, out.nbytes * rows_in // max(1, out.n))
+            between = (rows_in, out.value_bytes * rows_in // max(1, out.n))
             taken = [(rows_in, bytes_in), *[between] * (len(self.steps) - 1)]
-            given = [*taken[1:], (out.n, out.nbytes)]
+            given = [*taken[1:], (out.n, out.value_bytes)]
             for step, ins, outs, share in zip(self.steps, taken, given, self.shares, strict=True):
                 mine().block(
                     step.ordinal, ins[0], outs[0], ins[1], outs[1], seconds * share, cpu_s * share
@@ -394,8 +396,8 @@ class _OnePass:
         made, passed = out
         rows = [block.n, *[passed] * (len(self.steps) - 1), made.n]
         # no block exists between the steps: rows have the size of an output row there
-        sizes = [each * made.nbytes // max(1, made.n) for each in rows]
-        sizes[0], sizes[-1] = block.nbytes, made.nbytes
+        sizes = [each * made.value_bytes // max(1, made.n) for each in rows]
+        sizes[0], sizes[-1] = block.value_bytes, made.value_bytes
         for n, (step, share) in enumerate(zip(self.steps, self.chain.shares, strict=True)):
             counts = rows[n], rows[n + 1], sizes[n], sizes[n + 1]
             tally.block(step.ordinal, *counts, seconds * share, cpu_s * share)
@@ -478,7 +480,7 @@ class _Taken(Iterator[Block]):
         block = next(self._blocks)
         rows, nbytes, seconds = self._sums
         seconds += time.perf_counter() - started
-        self._sums = rows + block.n, nbytes + block.nbytes, seconds
+        self._sums = rows + block.n, nbytes + block.value_bytes, seconds
         return block
 
     def since(self) -> tuple[int, int, float]:

@@ -114,7 +114,7 @@ class Reading:
             seconds, cpu_s = self.watch.end(begun, made=block is not None)
             if block is None:
                 return
-            mine().block(0, 0, block.n, fetched, block.nbytes, seconds, cpu_s)
+            mine().block(0, 0, block.n, fetched, block.value_bytes, seconds, cpu_s)
             fetched = 0
             yield block, (block,)
 
