@@ -25,7 +25,7 @@ ENDS = [
 
 def work(folder: str, number: int, autocache: bool) -> None:  # noqa: FBT001 (of one process)
     """Run the pipelines of one colleague: all begin alike, and end in one of four ways."""
-    base = dml.read_parquet(f"{folder}/data").filter(col("bytes") > 500)
+    base = dml.read_parquet(f"{folder}/part-*.parquet").filter(col("bytes") > 500)
     base = base.flat_map(demo_pipeline.sequences).with_options(
         telemetry_dir=f"{folder}/telemetry", cache_dir=f"{folder}/cache", autocache=autocache
     )
@@ -35,7 +35,7 @@ def work(folder: str, number: int, autocache: bool) -> None:  # noqa: FBT001 (of
 
 
 def main(folder: str) -> None:
-    rows, size = demo_corpus.write(Path(folder, "data"), most_bytes=6_000_000)
+    rows, size = demo_corpus.write(Path(folder), most_bytes=6_000_000)
     spent = [0.0]
     for option in ("", "autocache"):
         print(f"## {MEMBERS} colleagues, {RUNS} runs each, {rows:,} texts, {size / 1e6:.0f} MB")
@@ -47,10 +47,12 @@ def main(folder: str) -> None:
         print(f"   {spent[-1]:.1f} s of processor time\n")
         for row in fleet.advise().slice(0, 3).to_pylist() if not option else ():
             print(f"   {row['kind']:14} {row['cpu_s']:.1f} s: {row['what']}: {row['remedy']}")
-        fleet.apply() if not option else print(fleet.applied().to_pylist())
+        for row in fleet.applied().to_pylist():
+            print(f"   {row['cached']} of {row['runs']} runs read the cache, and saved"
+                  f" {row['saved_cpu_s']:.1f} s of the {row['promised_cpu_s']:.1f} s")  # fmt: skip
+        fleet.apply()
     page = fleet.report(Path(tempfile.gettempdir(), "dml-fleet.html"))
-    print(f"## The whole report: {page}")
-    webbrowser.open(page.as_uri())
+    webbrowser.open(page.as_uri()) or print(f"## The whole report: {page}")
 
 
 if __name__ == "__main__":

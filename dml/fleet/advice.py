@@ -69,9 +69,9 @@ class Prices:
 class Kind:
     """A kind of advice: the query that finds its chances, and the words for them.
 
-    ``what`` and ``remedy`` may have names of columns in braces. The query returns ``pipeline``,
-    ``host_class``, ``operator``, ``runs``, ``cpu_s``, ``wait_s``, ``stored_bytes`` and ``part``; if
-    several pipelines are concerned, ``pipelines`` lists them.
+    ``what`` and ``remedy`` may have names of columns in braces, ``run_count`` and ``stored``. The
+    query returns ``pipeline``, ``host_class``, ``operator``, ``runs``, ``cpu_s``, ``wait_s``,
+    ``stored_bytes`` and ``part``; if several pipelines are concerned, ``pipelines`` lists them.
     """
 
     name: str
@@ -136,7 +136,8 @@ def _rows(database: Database, query: str) -> Rows:
 
 
 def _worded(row: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
-    said = {**row, "stored": bytes_text(abs(row["stored_bytes"] or 0))}
+    counts = {"run_count": counted(row["runs"], "run", "runs")}
+    said = {**row, **counts, "stored": bytes_text(abs(row["stored_bytes"] or 0))}
     texts = {"what": kind.what.format_map(said), "remedy": kind.remedy.format_map(said)}
     return {**row, **texts, "kind": kind.name, "confidence": kind.confidence}
 
@@ -269,7 +270,7 @@ GENERAL: Final = "waiting-trainer"
 
 KINDS: Final[tuple[Kind, ...]] = (
     Kind(
-        "unused-cache", "{runs} runs wrote {stored} into {operator}, and none read it",
+        "unused-cache", "{run_count} wrote {stored} into {operator}, and none read it",
         "remove the cache, or give it rows that later runs read", "high",
         """
         SELECT pipeline, s.host_class, s.operator, s.runs, s.cpu_s, 0.0 AS wait_s,
@@ -279,7 +280,7 @@ KINDS: Final[tuple[Kind, ...]] = (
         """,
     ),
     Kind(
-        "slow-cache", "{runs} runs read {operator} in {part:.1f} times the time of computing it",
+        "slow-cache", "{run_count} read {operator} in {part:.1f} times the time of computing it",
         "remove the cache: computing is faster than reading", "high",
         """
         WITH made AS (
@@ -369,7 +370,7 @@ KINDS: Final[tuple[Kind, ...]] = (
         """,
     ),
     Kind(
-        "oversubscribed", "{runs} runs had {part:.1f} workers for each core of their machine",
+        "oversubscribed", "{run_count} had {part:.1f} workers for each core of their machine",
         "with_options(num_workers=...) in each of these jobs, or other times", "medium",
         """
         WITH edges AS (
@@ -394,7 +395,7 @@ KINDS: Final[tuple[Kind, ...]] = (
         """,
     ),
     Kind(
-        "duplicate-jobs", "{runs} runs made what another job made at the same time",
+        "duplicate-jobs", "{run_count} made what another job made at the same time",
         "one run for all of them: streaming_split(), or a cache on disk", "high",
         """
         WITH ordered AS (
@@ -431,7 +432,7 @@ KINDS: Final[tuple[Kind, ...]] = (
         """,
     ),
     Kind(
-        "remote-reads", "{runs} runs read the same {stored} of objects into one machine",
+        "remote-reads", "{run_count} read the same {stored} of objects into one machine",
         "copies on its disk: with_options(cache_dir=) and cache(tier='disk')", "high",
         """
         WITH reads AS (
@@ -471,7 +472,7 @@ KINDS: Final[tuple[Kind, ...]] = (
         """,
     ),
     Kind(
-        "failing", "all {runs} runs failed",
+        "failing", "all {run_count} failed",
         "dml fleet run shows the class of the error; on_error='skip' if it is of the rows", "high",
         """
         SELECT pipeline, host_class, '' AS operator,
@@ -484,7 +485,7 @@ KINDS: Final[tuple[Kind, ...]] = (
         """,
     ),
     Kind(
-        "restarts", "{runs} failed or killed runs were begun again from the first row",
+        "restarts", "{run_count} that failed or were killed began again with the first row",
         "save state_dict() with the model, and continue from it", "high",
         """
         WITH lost AS (

@@ -99,7 +99,7 @@ def _sentences(counts: dict[str, Any], found: Findings) -> Iterator[str]:
         spent[row["host_class"]] = spent.get(row["host_class"], 0.0) + 3600 * row["cpu_h"]
     took = ", ".join(f"{duration_text(each)} on {kind}" for kind, each in spent.items())
     yield f"{runs} of {pipelines} in {jobs} took processor time: {took or 'not recorded'}."
-    parts = [("running", "go on or were killed today"), ("failed", "failed"),
+    parts = [("running", "without an end: going on, or killed today"), ("failed", "failed"),
              ("waiting", "let the training loop wait for over a tenth of their time")]  # fmt: skip
     for name, text in parts:
         if counts[name]:

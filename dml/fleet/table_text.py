@@ -23,17 +23,20 @@ ADVICE: Final = ("kind", "money", "cpu_s", "wait_s", "stored_bytes", "confidence
 """The columns of the results of a fleet that are shown."""
 UNITS: Final[Mapping[str, Callable[[Any], str]]] = {
     "bytes": bytes_text,
+    "bytes_read": bytes_text,
+    "per_s": count_text,
     "_s": duration_text,
     "seconds": duration_text,
     "ratio": "{:.2f}".format,
-    "money": "{:,.3g}".format,
+    "money": lambda value: f"{value:,.2f}" if value >= 1 else f"{value:.2g}",
 }
-"""What a part of a column's name says about its numbers."""
+"""What the end of a column's name says about its numbers; the first that fits counts."""
 SHARES: Final = ("share", "waited_share", "value", "paper")
 TITLES: Final = {
     "fleet_fingerprint": "fingerprint",
     "consumer_s": "waited",
     "wait_s": "waiting",
+    "rows_per_s": "rows/s",
     "stored_bytes": "stored",
     "waited_share": "waited",
 }
@@ -58,7 +61,6 @@ def cell_text(column: str, value: Any) -> str:
         if column in NAMES or column.endswith("fingerprint"):
             return value[:DIGEST_LETTERS]
         return " > ".join(reversed(value.split("\n")))
-    for part, text in UNITS.items():
-        if part in column:
-            return text(value)
-    return f"{value:.1%}" if column in SHARES else count_text(value)
+    if column in SHARES:
+        return f"{value:.1%}"
+    return next((text for end, text in UNITS.items() if column.endswith(end)), count_text)(value)

@@ -24,6 +24,7 @@ from dml.fleet import fleet as fleet_module
 from dml.fleet.collector import publish
 from dml.fleet.compaction import compact
 from dml.fleet.snapshot import event_files
+from dml.fleet.table_text import cell_text
 
 pytest.importorskip("duckdb")
 NOON = 1_770_000_000.0
@@ -318,3 +319,16 @@ def test_a_history_shows_hostile_names_as_text(tmp_path: Path) -> None:
     page = dml.fleet.open(tmp_path).history("f" * 32)._repr_html_()
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
+
+
+def test_cells_are_texts_by_the_names_of_their_columns() -> None:
+    texts = {
+        "rows_per_s": (12_517.3, "12,517"), "waited_share": (0.203, "20.3%"),
+        "cpu_s": (0.0347, "34.7 ms"), "stored_bytes": (5_221_434, "5.2 MB"),
+        "bytes_read": (1_500, "1.5 kB"), "cpu_ratio": (1.5, "1.50"),
+        "money": (1_266.45, "1,266.45"),
+        "seconds": (2.0, "2.00 s"), "rows": (3_000, "3,000"), "operator": ("a\nb", "b > a"),
+        "run": ("8f47fb767b8c1234", "8f47fb767b8c"), "epoch": (None, "-"),
+    }  # fmt: skip
+    for column, (value, text) in texts.items():
+        assert cell_text(column, value) == text, column
