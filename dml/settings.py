@@ -38,6 +38,7 @@ VERIFY = ("off", "kept", "sample")
 DRIVERS = ("here", "process")
 TUNE = ("auto", "off")
 TUNING = ("auto", "threads")
+FOLDERS = ("cache_dir", "cache_local_dir", "telemetry_dir", "trace_dir", "verify_dir", "spill_dir")
 SCHEDULER_POLICIES = ("adaptive", "conservative", "optimistic", "staged", "static", "fused")
 MINIMIZE = ("time", "cost")
 SCALING = ("gain", "cachew", "cpu")
@@ -170,6 +171,8 @@ class Settings:
         caching; None is unknown
     telemetry_dir : folder that events of runs are appended to; None is the user's cache folder,
         "off" writes none
+    trace_dir : folder to which each run writes a timeline of its slices and of the training loop's
+        waits, for ui.perfetto.dev; None writes none
     metrics_port : port of 127.0.0.1 at which Prometheus reads figures of this process's runs (from
         /metrics); None serves none, and a port in use is a warning
     plain_text : True writes literals, paths, and values of variables that functions read to the
@@ -232,6 +235,7 @@ class Settings:
     autocache: bool = False
     epochs: int | None = None
     telemetry_dir: str | None = None
+    trace_dir: str | None = None
     metrics_port: int | None = None
     plain_text: bool = False
     max_errors: int | None = None
@@ -281,7 +285,7 @@ class Settings:
             of_kind(name, getattr(self, name), (bool,), "True or False")
         object.__setattr__(self, "disable_rules", names("disable_rules", self.disable_rules))
         namespace(self.cache_namespace)
-        for name in ("cache_dir", "cache_local_dir", "telemetry_dir", "verify_dir", "spill_dir"):
+        for name in FOLDERS:
             object.__setattr__(self, name, folder(name, getattr(self, name)))
 
     def _fits(self) -> None:

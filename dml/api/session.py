@@ -174,7 +174,7 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
         tuple if collector is None else partial(names_of, plan),
         complete=list if collector is None else partial(identified, stations, made.settings),
     )
-    if settings.autoscale is not None or settings.metrics_port is not None:
+    if settings.autoscale or settings.metrics_port or settings.trace_dir is not None:
         _connect(account, streaming, made.settings)
     streaming.hear(account.stalled)
     if streaming.watching is not None:
@@ -210,7 +210,11 @@ def _record(collector: Collector, settings: Settings, event: Event) -> None:
 
 
 def _connect(account: Account, streaming: Streaming, settings: Settings) -> None:
-    """Serve the figures of the run, and let it scale its cluster, as the settings ask."""
+    """Serve the run's figures, trace it, and let it scale its cluster, as the settings ask."""
+    if settings.trace_dir is not None:
+        from dml.exec.delivery import run_trace
+
+        run_trace.traced(account, streaming, settings.trace_dir)
     if settings.metrics_port is not None:
         from dml.fleet import metrics
 

@@ -17,7 +17,7 @@ from dml.exec.tasks.job import Job
 from dml.exec.tasks.partition import PartitionSizes
 from dml.exec.tasks.row_loss import in_place
 from dml.exec.tasks.skipped_rows import Allowance, Loss, Losses
-from dml.exec.tasks.slices import OnEvent, Options, PartitionFeed, Tasks
+from dml.exec.tasks.slices import Options, PartitionFeed, Tasks
 from dml.expr.flow import (
     UNBOUNDED,
     At,
@@ -91,8 +91,8 @@ class PlanRun:
         return Holding()
 
     @cached_property
-    def listener(self) -> dict[str, OnEvent]:
-        """A dict that is empty, or has the receiver of events about long waits as "on_event"."""
+    def listener(self) -> dict[str, Any]:
+        """Receivers of the drivers' reports: of long waits "on_event", of slices "on_slice"."""
         return {}
 
     @cached_property

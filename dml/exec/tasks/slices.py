@@ -33,6 +33,7 @@ LIMIT_BYTES = 256 * MIB
 WATCHDOG_S = 60.0
 
 OnEvent = Callable[[dict[str, Any]], None]
+OnSlice = Callable[[Run, "Outcome | Failure | None", float], None]
 Start = Callable[[Any], Iterator["Outcome"]]
 """Begins the work of one unit (stage 0) or of one partition's value (later stages)."""
 
@@ -269,7 +270,8 @@ class Options(TypedDict, total=False):
 
     ``stages`` has, for each stage, the resources that a task needs; ``slots``, ``limit_bytes``,
     ``policy``, ``ordered``, ``settling``, ``ahead`` and ``ledger`` are those of ``Core``. A wait
-    longer than ``watchdog_s`` seconds is reported to ``on_event`` as a dict. ``on_core`` is called
+    longer than ``watchdog_s`` seconds is reported to ``on_event`` as a dict, and the end of each
+    slice to ``on_slice``, with its result and seconds. ``on_core`` is called
     with the core before the run begins; ``speculative`` is the value of that setting. With
     ``tuning``, threads may run more slices at once than there are slots.
     """
@@ -283,6 +285,7 @@ class Options(TypedDict, total=False):
     ahead: int | None
     watchdog_s: float
     on_event: OnEvent | None
+    on_slice: OnSlice | None
     on_core: Callable[[Core], None]
     speculative: bool | str
     ledger: Ledger | None
@@ -303,6 +306,7 @@ class DriverLoop:
     stored: dict[Seq, Outcome | Failure] = field(default_factory=dict)
     ends: dict[Seq, array[int]] = field(default_factory=dict)
     tally: RunTotals = field(default_factory=RunTotals)
+    on_slice: OnSlice | None = None
 
     @classmethod
     def over(
@@ -328,7 +332,9 @@ class DriverLoop:
         if "on_core" in options:
             options["on_core"](core)
         starts, once = (start,) if callable(start) else start, [d.once for d in core.demands]
-        return cls(core, Runtime(starts, once=once if any(once) else ()), units)
+        made = cls(core, Runtime(starts, once=once if any(once) else ()), units)
+        made.on_slice = options.get("on_slice")
+        return made
 
     def begin(self) -> list[Run]:
         """Announce to the core all tasks, or that tasks will arrive; return the first slices."""
@@ -354,15 +360,11 @@ class DriverLoop:
             return []
         self.tally.slices += 1
         self.tally.busy_s += seconds
+        if self.on_slice is not None:
+            self.on_slice(run, result, seconds)
         place = (*run.seq, run.k)
         if isinstance(result, Failure):
-            self.tally.failures += 1
-            error, once = result.error, self.core.demands[run.stage].once
-            if once and isinstance(error, WorkerLostError):
-                error = error if isinstance(error, ReplayError) else not_again(once, error)
-            self.stored[place] = Failure(error)
-            lost = isinstance(error, WorkerLostError) and not (once or result.final)
-            return self.take(TaskFailed(run.seq, lost))
+            return self._failed(run, result)
         if result is None:
             self.stored.pop(place, None)  # the failure of an earlier attempt
             return self.take(SliceDone(run.seq, None, seconds, more=False))
@@ -382,6 +384,16 @@ class DriverLoop:
         rows = result.rows if result.rows_in is None else result.rows_in
         times = result.cpu_s + result.queued_s, held / max(1, result.rows), result.others_s
         return self.take(SliceDone(run.seq, held, seconds, more, *sizes, rows, *times))
+
+    def _failed(self, run: Run, result: Failure) -> list[Run]:
+        """Store the error of a slice; return the slices to run now."""
+        self.tally.failures += 1
+        error, once = result.error, self.core.demands[run.stage].once
+        if once and isinstance(error, WorkerLostError):
+            error = error if isinstance(error, ReplayError) else not_again(once, error)
+        self.stored[*run.seq, run.k] = Failure(error)
+        lost = isinstance(error, WorkerLostError) and not (once or result.final)
+        return self.take(TaskFailed(run.seq, lost))
 
     def forget(self) -> None:
         """Close the core and drop every stored partition, but not the parked generators."""
