@@ -11,12 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dml
+from dml import col
+from dml.api.cost_profile import expected
+from dml.api.run_telemetry import names_of
+from dml.api.session import optimized
 from dml.events import Event, OperatorTotals, RunFinished, RunStarted
 from dml.fleet.collector import Collector
 from dml.fleet.learning import MOST_FIGURES, MOST_RUNS, QUIET_S, Learner, learned, of_text, to_text
 from dml.fleet.reader import read
 from dml.optimize.cost.beliefs import Z80, Belief, combined, total
 from dml.profile import CostKey, Learned, Profile, counted
+from dml.settings import Settings
 
 NAMES = {"cost": "work", "fleet": "flow"}
 
@@ -228,3 +234,18 @@ def test_planning_reads_one_file_and_reads_it_once(
     for _ in range(3):
         assert learner.profile().ratios
     assert opened == [learner.path]
+
+
+def test_figures_of_one_class_of_machine_change_no_cost_of_others() -> None:
+    ds = dml.range(9_000).with_columns(y=col("id") * 2).filter(col("y") > 5).batch(64)
+    plan, settings = optimized(ds._node, Settings()).plan, Settings(telemetry_dir="off")
+    costs = [
+        CostKey.of(names["cost"], "there", 2.0**rows, 2.0**size)
+        for names in names_of(plan)
+        for rows in range(16)
+        for size in range(8)
+    ]
+    other = Profile(costs={key: Learned.once(9.0, 1.0) for key in costs})
+    before = expected(plan, Profile(host_class="here"), settings)
+    assert expected(plan, dataclasses.replace(other, host_class="here"), settings) == before
+    assert expected(plan, dataclasses.replace(other, host_class="there"), settings) != before
