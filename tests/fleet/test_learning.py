@@ -246,6 +246,11 @@ def test_figures_of_one_class_of_machine_change_no_cost_of_others() -> None:
         for size in range(8)
     ]
     other = Profile(costs={key: Learned.once(9.0, 1.0) for key in costs})
-    before = expected(plan, Profile(host_class="here"), settings)
-    assert expected(plan, dataclasses.replace(other, host_class="here"), settings) == before
-    assert expected(plan, dataclasses.replace(other, host_class="there"), settings) != before
+
+    def beliefs(profile: Profile, host_class: str) -> list[Belief]:
+        there = dataclasses.replace(profile, host_class=host_class)
+        return [each.per_row for each in expected(plan, there, settings)]
+
+    before = beliefs(Profile(), "here")
+    assert beliefs(other, "here") == before
+    assert beliefs(other, "there") != before
