@@ -101,7 +101,7 @@ def advise(database: Database, prices: Prices) -> pa.Table:
 
     Advice that would cost more than it saves is left out.
     """
-    for each in (STEPS, PASSES, PIPES):
+    for each in (PASSES, STEPS, PIPES):
         database.execute(each)
     weeks = weeks_of(database)
     found: Rows = [*_caches(database, prices, weeks)]
@@ -217,18 +217,19 @@ WEEKS: Final = """
 STEPS: Final = """
     CREATE OR REPLACE TEMP TABLE steps AS
     WITH sums AS (
-        SELECT plan, coalesce(host_class, '') AS host_class, ordinal,
-               count(DISTINCT hash(run)) AS runs, sum(rows_in)::DOUBLE AS rows_in,
+        SELECT plan, coalesce(host_class, '') AS host_class, ordinal, sum(rows_in)::DOUBLE AS rows_in,
                sum(rows_out)::DOUBLE AS rows_out, sum(bytes_in)::DOUBLE AS bytes_in,
                sum(bytes_out)::DOUBLE AS bytes_out, sum(seconds) AS seconds, sum(cpu_s) AS cpu_s,
                sum(blocks) AS blocks, sum(python_calls)::DOUBLE AS calls,
                sum(cache_hits) AS hits, sum(cache_misses) AS misses, sum(skipped) AS skipped,
                sum(near_bytes) AS near_bytes
         FROM numbers GROUP BY ALL
+    ), counts AS (
+        SELECT plan, host_class, count(*) AS runs FROM passes GROUP BY ALL
     )
-    SELECT sums.*, operator, medium, coalesce(starts_with(lifted, 'no'), false) AS opaque,
+    SELECT sums.*, runs, operator, medium, coalesce(starts_with(lifted, 'no'), false) AS opaque,
            operator IN ('Cache', 'Stored', 'AutoStored') AS caches
-    FROM sums JOIN plans USING (plan, ordinal)
+    FROM sums JOIN plans USING (plan, ordinal) JOIN counts USING (plan, host_class)
 """
 """What the operators of each plan did, on each class of machine."""
 PASSES: Final = """

@@ -41,9 +41,12 @@ _COSTS: Final = """
     ), costs AS (
         SELECT plan, coalesce(host_class, '') AS machine, coalesce(data_fingerprint, '') AS data,
                ordinal, sum(cpu_s) AS cpu_s, sum(seconds) AS seconds,
-               count(DISTINCT hash(run)) FILTER (rows_out > 0) AS passed,
                total(rows_out) AS rows, total(bytes_out) AS bytes
         FROM numbers GROUP BY ALL
+    ), passes AS (
+        SELECT plan, coalesce(host_class, '') AS machine, coalesce(data_fingerprint, '') AS data,
+               ordinal, count(DISTINCT hash(run)) AS passed
+        FROM numbers SEMI JOIN prefixes USING (plan, ordinal) WHERE rows_out > 0 GROUP BY ALL
     ), hits AS (
         SELECT run, plan, coalesce(host_class, '') AS machine,
                coalesce(data_fingerprint, '') AS data, min(ordinal) AS first_hit
@@ -57,9 +60,10 @@ _COSTS: Final = """
         FROM prefixes AS p JOIN hits AS h ON h.plan = p.plan AND h.first_hit <= p.ordinal
         GROUP BY ALL
     ), made AS (
-        SELECT prefix, machine, data, sum(passed) AS passed,
+        SELECT prefix, machine, data, coalesce(sum(passed), 0) AS passed,
                max(rows // greatest(passed, 1)) AS rows, max(bytes // greatest(passed, 1)) AS bytes
-        FROM prefixes JOIN costs USING (plan, ordinal) GROUP BY ALL
+        FROM prefixes JOIN costs USING (plan, ordinal)
+        LEFT JOIN passes USING (plan, machine, data, ordinal) GROUP BY ALL
     ), used AS (
         SELECT prefix, machine, data, any_value(operator) AS operator, any_value(place) AS place,
                count(*) AS runs, count(DISTINCT job) AS jobs,
