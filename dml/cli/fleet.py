@@ -146,7 +146,7 @@ def run(output: Output, *, name: str, root: str | None) -> None:
 @click.argument("b", metavar="B")
 @of_fleet
 def compare(output: Output, *, a: str, b: str, root: str | None) -> None:
-    """Compare two runs, or two pipelines, by operator. A and B are names or their beginnings."""
+    """Compare runs, pipelines or weeks (2026-W48), by operator. Names may be shortened."""
     found = _opened(output, root)
     _answer(output, found, found.compare(a, b), COMPARED)
 

@@ -30,7 +30,7 @@ from dml.fleet.tables import TelemetryTables, events_of, tables
 from dml.io.extras import extra
 
 T = TypeVar("T")
-ANY: Final = "run or pipeline"
+ANY: Final = "run, pipeline or week"
 FINGERPRINT_LETTERS: Final = 32
 TRIES: Final = 8
 """Compactions that may take place while a store is opened."""
@@ -174,10 +174,10 @@ class Fleet:
     def compare(self, a: str, b: str) -> pa.Table:
         """Return what each operator did in ``a`` and in ``b``: rows, bytes, seconds.
 
-        ``a`` and ``b`` are runs, or fingerprints of pipelines, of whose runs the means count; names
-        may be shortened. Operators of one kind are compared in their order. ``cpu_ratio`` is the
-        processor time of ``b`` per that of ``a``; an operator that only one of them has is null in
-        the columns of the other.
+        ``a`` and ``b`` are runs, or fingerprints of pipelines, or weeks (ISO: "2026-W48"), of whose
+        runs the means count; names may be shortened. Operators of one kind are compared in their
+        order. ``cpu_ratio`` is the processor time of ``b`` per that of ``a``; an operator that only
+        one of them has is null in the columns of the other.
         """
         found = {"a": self._only(queries.NAMED, a, ANY), "b": self._only(queries.NAMED, b, ANY)}
         names = {side: each["name"][0].as_py() for side, each in found.items()}
@@ -340,6 +340,7 @@ class Fleet:
             rows = _rows(self.path, kind, found.of(kind))
             self._database.execute(f"CREATE VIEW {view} AS {rows}")
         self._database.execute(queries.TOTAL)
+        self._database.execute(queries.WEEK)
         self._database.execute(queries.JOINED)
 
 

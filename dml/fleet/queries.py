@@ -6,6 +6,7 @@ from typing import Final
 
 # A sum of integers has 128 bits in DuckDB, which no other program reads as an integer.
 TOTAL: Final = "CREATE MACRO total(amount) AS try_cast(sum(amount) AS BIGINT)"
+WEEK: Final = "CREATE MACRO week(moment) AS strftime(moment, '%G-W%V')"
 JOINED: Final = """
     CREATE VIEW operators AS
     SELECT numbers.*, plans.* EXCLUDE (plan, ordinal)
@@ -104,9 +105,9 @@ PREFIX_COSTS: Final = f"""
 # Operators of one kind are compared in their order; of several runs, the means count.
 COMPARED: Final = """
     WITH chosen AS (
-        SELECT 'a' AS side, run FROM runs WHERE run = $a OR fleet_fingerprint = $a
+        SELECT 'a' AS side, run FROM runs WHERE $a IN (run, fleet_fingerprint, week(started))
         UNION ALL
-        SELECT 'b', run FROM runs WHERE run = $b OR fleet_fingerprint = $b
+        SELECT 'b', run FROM runs WHERE $b IN (run, fleet_fingerprint, week(started))
     ), did AS (
         SELECT side, run, operator, ordinal, sum(seconds) AS seconds, sum(cpu_s) AS cpu_s,
                sum(rows_out) AS rows, sum(bytes_out) AS bytes
@@ -133,7 +134,8 @@ PIPELINE: Final = """
     WHERE starts_with(fleet_fingerprint, $start) LIMIT 2
 """
 NAMED: Final = f"""
-    SELECT run AS name FROM runs WHERE starts_with(run, $start) UNION ({PIPELINE}) LIMIT 2
+    SELECT run AS name FROM runs WHERE starts_with(run, $start) UNION ({PIPELINE})
+    UNION SELECT week(started) FROM runs WHERE starts_with(week(started), $start) LIMIT 2
 """  # noqa: S608 (a query of this module)
 HISTORY: Final = """
     SELECT run, started, status, epoch, rows, batches, bytes, bytes_read, seconds,

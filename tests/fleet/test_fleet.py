@@ -147,7 +147,7 @@ def test_two_runs_or_pipelines_are_compared_by_operator(tmp_path: Path) -> None:
         ("Map", 4.0, 4.0, 1.0), ("Map", 6.0, None, None),
     ]  # fmt: skip
     assert [row["b_rows"] for row in rows] == [20, 20, 20, None]
-    with pytest.raises(PlanError, match="more than one run or pipeline has a name"):
+    with pytest.raises(PlanError, match="more than one run, pipeline or week has a name"):
         dml.fleet.open(tmp_path).compare("a", "b")
 
 
@@ -332,3 +332,19 @@ def test_cells_are_texts_by_the_names_of_their_columns() -> None:
     }  # fmt: skip
     for column, (value, text) in texts.items():
         assert cell_text(column, value) == text, column
+
+
+def test_two_weeks_are_compared(tmp_path: Path) -> None:
+    week_s = 7 * 86_400
+    for number, cost in enumerate((1.0, 3.0, 8.0)):
+        name, at = f"r{number}", NOON + week_s * (number // 2)
+        start = RunStarted(run=name, at=at, job="j", fingerprints={"fleet": f"f{number}"})
+        did = OperatorTotals(run=name, at=at, ordinal=0, operator="Range", cpu_s=cost)
+        publish(tmp_path, f"w-{number}", [start, did, RunFinished(run=name, at=at + 1)], at)
+    fleet = dml.fleet.open(tmp_path)  # NOON is on a Monday, the first day of a week
+    (row,) = fleet.compare("2026-W06", "2026-W07").to_pylist()
+    assert (row["operator"], row["a_cpu_s"], row["b_cpu_s"], row["cpu_ratio"]) == (
+        "Range", 2.0, 8.0, 4.0,
+    )  # fmt: skip
+    with pytest.raises(PlanError, match="no run, pipeline or week"):
+        fleet.compare("2026-W06", "2026-W08")
