@@ -218,7 +218,8 @@ STEPS: Final = """
     CREATE OR REPLACE TEMP TABLE steps AS
     WITH sums AS (
         SELECT plan, coalesce(host_class, '') AS host_class, ordinal,
-               sum(rows_in)::DOUBLE AS rows_in, sum(rows_out)::DOUBLE AS rows_out, sum(bytes_in)::DOUBLE AS bytes_in,
+               sum(rows_in)::DOUBLE AS rows_in, sum(rows_out)::DOUBLE AS rows_out,
+               sum(bytes_in)::DOUBLE AS bytes_in,
                sum(bytes_out)::DOUBLE AS bytes_out, sum(seconds) AS seconds, sum(cpu_s) AS cpu_s,
                sum(blocks) AS blocks, sum(python_calls)::DOUBLE AS calls,
                sum(cache_hits) AS hits, sum(cache_misses) AS misses, sum(skipped) AS skipped,
