@@ -16,9 +16,9 @@ from dml.expr.flow import UNBOUNDED, Flow, GatherQuota, Position
 
 # Seconds of wall time for which a thread's CPU time is estimated before it is measured again.
 ASKED_S = 1e-4
-# The bytes of one in so many blocks of a stream operator are measured, and stand for all of them;
-# those of blocks of so many rows are measured each time.
-WEIGHED, LARGE_ROWS = 32, 64
+# The bytes of the first blocks of a stream operator are measured, and then those of one in so many,
+# which stands for the others.
+WEIGHED = 32
 # Seconds between two measurements of the process's memory, which take some 10 microseconds each.
 LOOK_S = 0.01
 # Seconds between two requests to the allocators, which then search all their memory.
@@ -69,16 +69,21 @@ class Processor:
 class Cell:
     """The sums at one place in the stream: rows that passed, and seconds spent to make them."""
 
-    __slots__ = ("blocks", "cpu_s", "rows", "seconds", "weighed_bytes", "weighed_rows")
+    __slots__ = ("blocks", "cpu_s", "first_bytes", "first_rows", "rows", "seconds",
+                 "weighed_bytes", "weighed_rows")  # fmt: skip
 
     def __init__(self) -> None:
         self.blocks = self.rows = self.weighed_rows = self.weighed_bytes = 0
+        self.first_rows = self.first_bytes = 0
         self.seconds = self.cpu_s = 0.0
 
     @property
     def nbytes(self) -> int:
-        """Bytes that passed, estimated from every 32nd block."""
-        return self.weighed_bytes * self.rows // max(1, self.weighed_rows)
+        """Bytes that passed: of the first 32 blocks, then estimated from every 32nd."""
+        rest = self.rows - self.first_rows
+        if not self.weighed_rows:
+            return self.first_bytes + self.first_bytes * rest // max(1, self.first_rows)
+        return self.first_bytes + self.weighed_bytes * rest // self.weighed_rows
 
 
 class Meter:
@@ -175,7 +180,7 @@ class Metered:
         found: ScatteredBatch | None = self.flow.pull_scattered()  # type: ignore[attr-defined]
         self._spent(started, cpu_s)
         if found is not None:
-            self._passed(found, scattered=True)
+            self._passed(found)
         return found
 
     def pull_piece(self, room: GatherQuota) -> list[Block] | None:
@@ -195,10 +200,13 @@ class Metered:
         self.cell.cpu_s += self.processor.at(now) - cpu_s
         self.meter.seen(now)
 
-    def _passed(self, found: Block | ScatteredBatch, *, scattered: bool = False) -> None:
-        """Count a block, and the bytes of large ones and of every 32nd other."""
+    def _passed(self, found: Block | ScatteredBatch) -> None:
+        """Count a block, and the bytes of the first ones and of every 32nd."""
         cell, rows = self.cell, found.n
-        if (rows >= LARGE_ROWS and not scattered) or not cell.blocks % WEIGHED:
+        if cell.blocks < WEIGHED:
+            cell.first_bytes += found.value_bytes
+            cell.first_rows += rows
+        elif not cell.blocks % WEIGHED:
             cell.weighed_bytes += found.value_bytes
             cell.weighed_rows += rows
         cell.blocks += 1
