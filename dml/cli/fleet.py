@@ -22,6 +22,7 @@ from dml.fleet.collector import LAYOUT, telemetry_root
 from dml.fleet.compaction import SETTLED_S, compact
 from dml.fleet.fleet import Fleet, open_fleet
 from dml.fleet.page_server import PageServer
+from dml.fleet.policy import promised
 from dml.fleet.table_text import ADVICE, PIPELINES, SHARED, grid_of
 
 RUNS = ("run", "started", "status", "rows", "bytes", "seconds", "cpu_s", "consumer_s", "pipeline")
@@ -105,7 +106,9 @@ def advise(
     found = _opened(output, root)
     _answer(output, found, found.advise(given), ADVICE, limit)
     if applies:
-        output.log(f"caches are in the policy {found.apply(given)}")
+        path = found.apply(given)
+        caches = counted(len(promised(found.path)), "cache", "caches")
+        output.log(f"{caches} in the policy {path}")
 
 
 @fleet.command()
@@ -174,7 +177,7 @@ def serve(output: Output, *, host: str, port: int, root: str | None) -> None:
             "the page cannot be served",
             at=f"{host}:{port}",
             why=worded(error),
-            try_="another --port",
+            try_="another --host or --port",
         ) from None
     output.answer({"url": server.url}, lambda: server.url)
     with server, contextlib.suppress(KeyboardInterrupt):

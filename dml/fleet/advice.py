@@ -7,7 +7,7 @@ together, since one may make another useless. Amounts are those of a week like t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -44,12 +44,14 @@ class Prices:
     gb_month: float = 0.023
 
     @classmethod
-    def of(cls, given: Mapping[str, float]) -> Prices:
+    def of(cls, given: object) -> Prices:
         """Return these prices, and the usual ones of what is not given.
 
         Raise PlanError for unknown names, and prices that are negative or infinite.
         """
         usual = vars(cls())
+        if not isinstance(given, Mapping):
+            given = {repr(given): 0.0}
         for name, price in given.items():
             if name not in usual or type(price) not in (int, float) or not 0 <= price < math.inf:
                 raise PlanError(
@@ -96,10 +98,11 @@ ADVICE: Final = pa.schema(
 """One row per piece of advice; ``cpu_s``, ``wait_s`` and ``money`` are saved in a week."""
 
 
-def advise(database: Database, prices: Prices) -> pa.Table:
+def advise(database: Database, prices: Prices, applied: Collection[str] = ()) -> pa.Table:
     """Return the advice for the runs in a database, what saves most money first.
 
-    Advice that would cost more than it saves is left out.
+    Advice that would cost more than it saves is left out. ``applied`` are prefixes whose rows a
+    policy caches already.
     """
     for each in (PASSES, STEPS, PIPES):
         database.execute(each)
@@ -108,6 +111,7 @@ def advise(database: Database, prices: Prices) -> pa.Table:
     waiting: set[str] = set()
     for kind in KINDS:
         rows = _rows(database, kind.query)
+        rows = _together(rows)
         if kind.name == GENERAL:
             rows = [row for row in rows if row["pipeline"] not in waiting]
         waits = [row for row in rows if row["wait_s"]]
@@ -118,10 +122,24 @@ def advise(database: Database, prices: Prices) -> pa.Table:
             row[name] = (row[name] or 0.0) / weeks
         row["stored_bytes"] = float(row["stored_bytes"] or 0.0)
         row["fleet_fingerprint"] = row["pipeline"]
+        if row.get("prefix") in applied:
+            row["remedy"] += "; it is in the policy, and dml fleet applied shows its effect"
         row["money"] = prices.of_week(row["cpu_s"], row["wait_s"], row["stored_bytes"])
     worth = [row for row in found if row["money"] > 0 or not any(vars(prices).values())]
     worth.sort(key=lambda row: (-row["money"], -row["cpu_s"] - row["wait_s"], row["kind"]))
     return pa.Table.from_pylist(worth, ADVICE)
+
+
+def _together(rows: Rows) -> Rows:
+    """Return one row for each operator of a pipeline, whose runs may have had several plans."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        key = row["pipeline"], row["host_class"], row["operator"]
+        mine = found.setdefault(key if row["pipeline"] else (*key, len(found)), row)
+        if mine is not row:
+            for name in ("runs", "cpu_s", "wait_s", "stored_bytes"):
+                mine[name] = (mine[name] or 0) + (row[name] or 0)
+    return [*found.values()]
 
 
 def weeks_of(database: Database) -> float:
@@ -172,7 +190,8 @@ def _chosen(rows: Rows, parents: Mapping[str, str], price: float) -> Iterator[di
             ends[parent] = max(0.0, ends[parent] - row["computed"])
         read_s = (row["bytes"] or 0) / READ_BYTES_S
         own_s = max(0.0, _each_s(row) - below_s)
-        keepable = row["place"] > 0 and row["operator"] not in REGROUPING
+        lossy = row["skipped"] > 0  # parts of which rows were skipped are not stored
+        keepable = row["place"] > 0 and row["operator"] not in REGROUPING and not lossy
         points.append(Point(parent, own_s, row["bytes"] or 0, read_s, 2 * read_s, 0.0, keepable))
     points = [replace(point, runs=runs) for point, runs in zip(points, ends, strict=True)]
     kept = best(points, price)
@@ -229,7 +248,7 @@ STEPS: Final = """
         SELECT plan, host_class, count(*) AS runs FROM passes GROUP BY ALL
     )
     SELECT sums.*, runs, operator, medium, coalesce(starts_with(lifted, 'no'), false) AS opaque,
-           operator IN ('Cache', 'Stored', 'AutoStored') AS caches
+           operator IN ('Cache', 'Stored') AS caches
     FROM sums JOIN plans USING (plan, ordinal) JOIN counts USING (plan, host_class)
 """
 """What the operators of each plan did, on each class of machine."""
@@ -238,9 +257,11 @@ PASSES: Final = """
     SELECT run, plan, coalesce(host_class, '') AS host_class, fleet_fingerprint AS pipeline, job,
            host, data_fingerprint AS data, result_fingerprint AS result, epoch, resumed, versions,
            started, finished, status, rows, seconds, cpu_s,
-           if(consumer_s < 0.98 * seconds, consumer_s, 0.0) AS consumer_s,
+           if(consumer_s < 0.98 * seconds AND status IN ('finished', 'stopped'), consumer_s, 0.0)
+               AS consumer_s,
            coalesce(first_batch_s, 0) AS first_s, greatest(coalesce(cores, 1), 1) AS cores,
            options->>'executor' AS executor,
+           coalesce(nullif(error_kind, ''), 'an error') AS error_kind,
            peak_bytes / nullif(try_cast(options->>'memory_limit' AS DOUBLE), 0) AS filled,
            greatest(coalesce(try_cast(options->>'workers' AS BIGINT), 1), 1) AS workers
     FROM runs
@@ -367,7 +388,7 @@ KINDS: Final[tuple[Kind, ...]] = (
                consumer_s * (1 - 1 / least(workers, cores)) AS wait_s, 0.0 AS stored_bytes,
                consumer_s / seconds AS part
         FROM pipes JOIN python USING (plan, host_class)
-        WHERE executor = 'threads' AND python > 0.5 AND cpu_s < 1.3 * seconds
+        WHERE executor IN ('auto', 'threads') AND python > 0.5 AND cpu_s < 1.3 * seconds
           AND consumer_s > 0.2 * seconds AND least(workers, cores) > 1
         """,
     ),
@@ -474,10 +495,10 @@ KINDS: Final[tuple[Kind, ...]] = (
         """,
     ),
     Kind(
-        "failing", "all {run_count} failed",
-        "dml fleet run shows the class of the error; on_error='skip' if it is of the rows", "high",
+        "failing", "all {run_count} failed, the last with {operator}",
+        "correct it, or map(f, on_error='skip') if single rows are wrong", "high",
         """
-        SELECT pipeline, host_class, '' AS operator,
+        SELECT pipeline, host_class, max_by(error_kind, started) AS operator,
                count(*) FILTER (status = 'failed') AS runs,
                sum(cpu_s) FILTER (status = 'failed') AS cpu_s, 0.0 AS wait_s, 0.0 AS stored_bytes,
                0.0 AS part
@@ -487,7 +508,7 @@ KINDS: Final[tuple[Kind, ...]] = (
         """,
     ),
     Kind(
-        "restarts", "{run_count} that failed or were killed began again with the first row",
+        "restarts", "{run_count} failed or killed, and begun again from the first row",
         "save state_dict() with the model, and continue from it", "high",
         """
         WITH lost AS (

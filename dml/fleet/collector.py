@@ -173,8 +173,10 @@ class Collector:
 
     def start(self) -> None:
         """Start the publishing thread, which asks for events even if none is recorded."""
+        if os.getpid() != self._pid:
+            return  # the thread may have held the lock when the parent forked
         with self._changed:
-            if not self._closed and os.getpid() == self._pid:
+            if not self._closed:
                 self._start()
 
     def flush(self, patience_s: float = PATIENCE_S) -> bool:
@@ -191,6 +193,8 @@ class Collector:
 
     def close(self, patience_s: float = PATIENCE_S) -> bool:
         """Publish the remaining events and stop; return False if ``patience_s`` did not suffice."""
+        if os.getpid() != self._pid:
+            return True  # as in ``start``
         self._closing = True
         done = self.flush(patience_s)
         with self._changed:

@@ -31,6 +31,12 @@ from dml.io.extras import extra
 
 T = TypeVar("T")
 ANY: Final = "run, pipeline or week"
+TABLES: Final = {
+    "run": "fleet.runs()",
+    "pipeline": "fleet.pipelines()",
+    ANY: "fleet.runs(), or fleet.pipelines()",
+}
+"""What lists the names of each kind."""
 FINGERPRINT_LETTERS: Final = 32
 TRIES: Final = 8
 """Compactions that may take place while a store is opened."""
@@ -125,8 +131,9 @@ class Fleet:
         in one currency; advice that costs more than it saves is left out. ``docs/fleet.md`` lists
         the kinds.
         """
-        of = Prices.of(prices or {})
-        return self._guarded(lambda: advise(self._database, of))
+        of = Prices.of({} if prices is None else prices)
+        applied = {each["prefix"] for each in promised(self.path)}
+        return self._guarded(lambda: advise(self._database, of, applied))
 
     def apply(self, prices: Mapping[str, float] | None = None) -> Path:
         """Write the caches that ``advise(prices)`` names to the policy of the folder.
@@ -274,7 +281,7 @@ class Fleet:
         raise PlanError(
             f"{what} a name that begins with {start!r}", at=f"dml.fleet.open({str(self.path)!r})",
             why=f"the store has {self._count('runs'):,} runs",
-            try_="a name of fleet.runs() or fleet.pipelines()",
+            try_=f"a name that {TABLES[kind]} has",
         )  # fmt: skip
 
     def _count(self, table: str) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,6 +25,7 @@ from dml.fleet.reader import is_damage, latest, read_file
 from dml.fleet.snapshot import event_files
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 (what a user may ask for)
 RECENT_S: Final = 3600.0
 """Event files that were written earlier are not read for the runs that go on."""
 SILENT_S, SILENT_PART = 90.0, 0.25
@@ -50,7 +52,7 @@ const operator = (table, each, most) => {
 };
 const draw = runs => {
   const place = document.getElementById('live');
-  place.replaceChildren(runs.length ? '' : 'No run goes on.');
+  place.replaceChildren(runs.length ? '' : 'No run has recorded figures; they come after 30 s.');
   for (const run of runs) {
     const title = document.createElement('p'), table = document.createElement('table');
     const waited = `the training loop waited ${number(100 * run.waited)} % of the time`;
@@ -113,7 +115,10 @@ def _live(events: Iterable[Event], now: float) -> dict[str, Any]:
         "run": started.run, "state": "silent" if silent else "running", "host": started.host,
         "seconds": now - started.at, "waited": min(1.0, waits / seconds),
         "rows": _sums(operators)[-1]["rows"] if operators else 0,
-        "operators": [{**each, "rows_per_s": each["rows"] / seconds} for each in _sums(operators)],
+        "operators": [
+            {**each, "rows_per_s": each["rows"] / max(each["seconds"], 1e-9)}
+            for each in _sums(operators)
+        ],
     }  # fmt: skip
 
 
@@ -147,6 +152,7 @@ class PageServer(ThreadingHTTPServer):
     def url(self) -> str:
         """The address of the page, with the token."""
         host, port = self.server_address[:2]
+        host = socket.gethostname() if host in EVERYWHERE else host
         return f"http://{host!s}:{port}/" + (f"?token={self.token}" if self.token else "")
 
     def page(self) -> bytes:

@@ -134,7 +134,8 @@ EFFECT: Final = """
     )
     SELECT prefix, operator, promised.cpu_s AS promised_cpu_s,
            coalesce(runs, 0)::BIGINT AS runs, coalesce(cached, 0)::BIGINT AS cached,
-           saved_s / greatest(1.0, (until - written) / 604800) AS saved_cpu_s, stored_bytes
+           saved_s / greatest(1.0, (until - written) / 604800) AS saved_cpu_s,
+           stored_bytes AS promised_bytes
     FROM policy_entries AS promised LEFT JOIN saved USING (prefix), span
     ORDER BY promised_cpu_s DESC, prefix
 """
@@ -146,7 +147,7 @@ EFFECTS: Final = pa.schema(
         pa.field("runs", pa.int64()),
         pa.field("cached", pa.int64()),
         pa.field("saved_cpu_s", pa.float64()),
-        pa.field("stored_bytes", pa.float64()),
+        pa.field("promised_bytes", pa.float64()),
     ]
 )
 

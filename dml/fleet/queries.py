@@ -41,7 +41,7 @@ _COSTS: Final = """
         FROM runs
     ), costs AS (
         SELECT plan, coalesce(host_class, '') AS machine, coalesce(data_fingerprint, '') AS data,
-               ordinal, sum(cpu_s) AS cpu_s, sum(seconds) AS seconds,
+               ordinal, sum(cpu_s) AS cpu_s, sum(seconds) AS seconds, sum(skipped) AS skipped,
                total(rows_out) AS rows, total(bytes_out) AS bytes
         FROM numbers GROUP BY ALL
     ), passes AS (
@@ -53,7 +53,8 @@ _COSTS: Final = """
                coalesce(data_fingerprint, '') AS data, min(ordinal) AS first_hit
         FROM numbers WHERE cache_hits > 0 GROUP BY ALL
     ), spent AS (
-        SELECT prefix, machine, data, sum(c.cpu_s) AS cpu_s, sum(c.seconds) AS seconds
+        SELECT prefix, machine, data, sum(c.cpu_s) AS cpu_s, sum(c.seconds) AS seconds,
+               coalesce(sum(c.skipped), 0) AS skipped
         FROM prefixes AS p JOIN costs AS c ON c.plan = p.plan AND c.ordinal <= p.ordinal
         GROUP BY ALL
     ), spared AS (
@@ -98,7 +99,7 @@ SHARED: Final = f"""
 PREFIX_COSTS: Final = f"""
     {_COSTS}
     SELECT prefix, machine AS host_class, nullif(data, '') AS data, operator, place, computed, jobs,
-           pipelines, if(pipelines = 1, pipeline, NULL) AS pipeline, cpu_s, rows, bytes
+           pipelines, if(pipelines = 1, pipeline, NULL) AS pipeline, cpu_s, rows, bytes, skipped
     FROM counted ORDER BY place, prefix, machine, data
 """  # noqa: S608
 """Every prefix that several runs have, those with fewer operators first."""

@@ -37,6 +37,7 @@ TITLES: Final = {
     "consumer_s": "waited",
     "wait_s": "waiting",
     "rows_per_s": "rows/s",
+    "money": "money a week",
     "stored_bytes": "stored",
     "waited_share": "waited",
 }

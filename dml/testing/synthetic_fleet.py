@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,12 +64,23 @@ class Population:
 
 
 def write_fleet(
-    root: Path, *, runs: int = 1_000_000, pipelines: int = 10_000, days: int = 30, seed: int = 0
+    root: str | os.PathLike[str],
+    *,
+    runs: int = 1_000_000,
+    pipelines: int | None = None,
+    days: int = 30,
+    seed: int = 0,
 ) -> None:
     """Write ``runs`` runs of ``pipelines`` pipelines in ``days`` days to a new telemetry folder.
 
-    The figures are those of the paper to within a percentage point from 100,000 runs on.
+    ``pipelines`` is a hundredth of ``runs`` unless given. With so many runs of each, and 100,000
+    runs or more, the figures are those of the paper to within a percentage point.
     """
+    root, pipelines = Path(root), max(10, runs // 100) if pipelines is None else pipelines
+    if runs < 2 * pipelines or pipelines < 10:
+        raise ValueError(
+            f"{pipelines} pipelines have at least 20 runs and twice as many as they are"
+        )
     rng = np.random.default_rng(seed)
     population = _population(rng, runs, pipelines, days)
     plans = _Plans(population)

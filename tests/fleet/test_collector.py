@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -263,6 +264,33 @@ def test_damage_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
     assert isinstance(events[1], Warned)
     assert events[1].name == "TelemetryDamaged"
     assert f"{path}:2" in events[1].text
+
+
+def test_a_child_that_was_forked_while_the_lock_was_held_ends(tmp_path: Path) -> None:
+    collector = Collector(tmp_path)
+    held, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with collector._changed:
+            held.set()
+            leave.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)  # what waits for the lock ends by the signal
+        collector.start()
+        collector.record(RunFinished(run="a", at=1.0))
+        collector.flush()
+        collector.close()
+        os._exit(0)
+    leave.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+    collector.close()
 
 
 LIVE = """
