@@ -48,10 +48,8 @@ def main(folder: str) -> None:
         for row in fleet.advise().slice(0, 3).to_pylist() if not option else ():
             print(f"   {row['kind']:14} {row['cpu_s']:.1f} s: {row['what']}: {row['remedy']}")
         for row in fleet.applied().to_pylist():
-            print(
-                f"   {row['cached']} of {row['runs']} runs read the cache:"
-                f" {row['saved_cpu_s']:.1f} s saved, {row['promised_cpu_s']:.1f} s promised"
-            )
+            said = f"{row['saved_cpu_s']:.1f} s saved, {row['promised_cpu_s']:.1f} s promised"
+            print(f"   {row['cached']} of {row['runs']} runs read the cache: {said}")
         fleet.apply()
     page = fleet.report(Path(tempfile.gettempdir(), "dml-fleet.html"))
     webbrowser.open(page.as_uri()) or print(f"## The whole report: {page}")
