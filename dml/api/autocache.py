@@ -30,6 +30,7 @@ from dml.exec.delivery.observed_costs import SEEN
 from dml.exec.streams.stream import Streaming
 from dml.expr.facts import Rows
 from dml.expr.node import Node
+from dml.fleet.policy import CachePolicy
 from dml.optimize.cost.estimate import Estimate
 from dml.optimize.fingerprints import resuming_name, unnamed
 from dml.optimize.phases import Optimized
@@ -394,16 +395,17 @@ def placed(usual: Optimized, root: Node, settings: Settings) -> Optimized:
     resumed without them, and the reverse. The result is cached with the node until ``usual`` or the
     policy changes.
     """
-    held: dict[tuple[object, ...], Optimized] = root.memo.setdefault("placed", {})
-    key = (usual, policy_of(settings), settings.autocache)
-    if key not in held:
-        held.clear()
-        held[key] = _placed(usual, settings)
-    return held[key]
+    held: dict[tuple[object, ...], tuple[Optimized, CachePolicy, Optimized]]
+    held = root.memo.setdefault("placed", {})
+    key = (settings.seed, settings.optimize, settings.disable_rules, settings.autocache)
+    policy, found = policy_of(settings), held.get(key)
+    if found is None or found[0] is not usual or found[1] is not policy:
+        found = held[key] = usual, policy, _placed(usual, settings, policy)
+    return found[2]
 
 
-def _placed(usual: Optimized, settings: Settings) -> Optimized:
-    above = hinted(usual.chosen, policy_of(settings).reads, everywhere=settings.autocache)
+def _placed(usual: Optimized, settings: Settings, policy: CachePolicy) -> Optimized:
+    above = hinted(usual.chosen, policy.reads, everywhere=settings.autocache)
     if above is usual.chosen:
         return usual
     made = planned(above, settings, without(settings))

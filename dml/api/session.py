@@ -162,7 +162,7 @@ def run(node: Node, settings: Settings, epoch: int, on_restore: Callable[[int], 
     refuse_nulls(plan)
     if any(step.within_atoms for step in plan.on_blocks):
         warn_of_small_groups(plan)
-    streaming, resources = streamed(node, settings, epoch)
+    streaming, resources = streamed(node, settings, epoch, made=made)
     collector = collector_of(settings)
     if collector is not None:
         collector.start()
@@ -278,13 +278,18 @@ def _versions() -> dict[str, str]:
 
 
 def streamed(
-    node: Node, settings: Settings, epoch: int, among: int = 1
+    node: Node,
+    settings: Settings,
+    epoch: int,
+    among: int = 1,
+    made: Arrangement | None = None,
 ) -> tuple[Streaming, RunResources]:
     """Return ``epoch`` of ``node`` as a stream that is not opened yet, and the run's resources.
 
-    ``among`` runs share the memory equally. If the settings say so, samples are verified.
+    ``among`` runs share the memory equally; ``made`` is the arrangement, if the caller knows it. If
+    the settings say so, samples are verified.
     """
-    made = arrangement(node, settings)
+    made = arrangement(node, settings) if made is None else made
     stations, settings = made.stations, made.settings
     resources = RunResources.met(settings, stations.plan, among)
     samples = settings.verify_samples if verifies(settings) else 0

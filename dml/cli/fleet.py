@@ -164,7 +164,7 @@ def report(output: Output, *, out: str, root: str | None) -> None:
 
 
 @fleet.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Others need a token.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="0.0.0.0: all machines.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=8788, show_default=True)
 @of_fleet
 def serve(output: Output, *, host: str, port: int, root: str | None) -> None:

@@ -17,12 +17,17 @@ from dml.base.amounts import bytes_text, counted
 from dml.errors import PlanError
 from dml.fleet import queries
 from dml.fleet.cache_placement import SOURCE, Kept, Point, best, spent
-from dml.fleet.figures import FAMILIES
 
 HOUR_S: Final = 3600.0
 MONTH_WEEKS: Final = 52 / 12
-REGROUPING: Final = (*FAMILIES["Batch"], *FAMILIES["Repeat"], *FAMILIES["Unbatch"])
-"""Operators whose rows are made of those below at no cost worth a cache of their own."""
+CACHEABLE: Final = (
+    *("MapRows", "LiftedMap", "MapBatches", "FlatMap", "FilterRows", "LiftedFilter", "Filter"),
+    *("Segment", "WithColumns", "Select", "Drop", "Rename", "Cast", "FillNull", "Apply"),
+    *("Explode", "Unnest"),
+)
+"""Operators of single rows, whose results workers can store; others select or order such rows."""
+LEAST_S: Final = 1.0
+"""What is saved in a week by advice that is worth a line."""
 READ_BYTES_S: Final = 5e8
 """Bytes of a cache that a processor second reads; writing takes twice as long."""
 
@@ -125,7 +130,9 @@ def advise(database: Database, prices: Prices, applied: Collection[str] = ()) ->
         if row.get("prefix") in applied:
             row["remedy"] += "; it is in the policy, and dml fleet applied shows its effect"
         row["money"] = prices.of_week(row["cpu_s"], row["wait_s"], row["stored_bytes"])
-    worth = [row for row in found if row["money"] > 0 or not any(vars(prices).values())]
+    free = not any(vars(prices).values())
+    found = [row for row in found if row["cpu_s"] + row["wait_s"] >= LEAST_S]
+    worth = [row for row in found if free or row["money"] > 0]
     worth.sort(key=lambda row: (-row["money"], -row["cpu_s"] - row["wait_s"], row["kind"]))
     return pa.Table.from_pylist(worth, ADVICE)
 
@@ -191,7 +198,7 @@ def _chosen(rows: Rows, parents: Mapping[str, str], price: float) -> Iterator[di
         read_s = (row["bytes"] or 0) / READ_BYTES_S
         own_s = max(0.0, _each_s(row) - below_s)
         lossy = row["skipped"] > 0  # parts of which rows were skipped are not stored
-        keepable = row["place"] > 0 and row["operator"] not in REGROUPING and not lossy
+        keepable = row["place"] > 0 and row["operator"] in CACHEABLE and not lossy
         points.append(Point(parent, own_s, row["bytes"] or 0, read_s, 2 * read_s, 0.0, keepable))
     points = [replace(point, runs=runs) for point, runs in zip(points, ends, strict=True)]
     kept = best(points, price)
@@ -257,7 +264,8 @@ PASSES: Final = """
     SELECT run, plan, coalesce(host_class, '') AS host_class, fleet_fingerprint AS pipeline, job,
            host, data_fingerprint AS data, result_fingerprint AS result, epoch, resumed, versions,
            started, finished, status, rows, seconds, cpu_s,
-           if(consumer_s < 0.98 * seconds AND status IN ('finished', 'stopped'), consumer_s, 0.0)
+           coalesce(consumer_s, 0) AS waited_s,
+           if(consumer_s < 0.95 * seconds AND status IN ('finished', 'stopped'), consumer_s, 0.0)
                AS consumer_s,
            coalesce(first_batch_s, 0) AS first_s, greatest(coalesce(cores, 1), 1) AS cores,
            options->>'executor' AS executor,
@@ -279,7 +287,8 @@ PIPES: Final = """
     )
     SELECT plan, host_class, any_value(pipeline) AS pipeline, count(*) AS runs,
            any_value(executor) AS executor, sum(seconds) AS seconds,
-           sum(consumer_s) AS consumer_s, sum(cpu_s) AS cpu_s, sum(first_s) AS first_s,
+           sum(consumer_s) AS consumer_s, sum(waited_s) AS waited_s, sum(cpu_s) AS cpu_s,
+           sum(first_s) AS first_s,
            max(workers) AS workers, max(cores) AS cores, sum(seconds * workers) AS slots_s,
            avg(filled) AS filled, count(*) FILTER (status = 'finished') AS done,
            any_value(busy_s) AS busy_s, any_value(operator) AS operator
@@ -293,11 +302,11 @@ GENERAL: Final = "waiting-trainer"
 
 KINDS: Final[tuple[Kind, ...]] = (
     Kind(
-        "unused-cache", "{run_count} wrote {stored} into {operator}, and none read it",
+        "unused-cache", "{run_count} filled {operator}, and none read it",
         "remove the cache, or give it rows that later runs read", "high",
         """
         SELECT pipeline, s.host_class, s.operator, s.runs, s.cpu_s, 0.0 AS wait_s,
-               -s.bytes_out AS stored_bytes, 0.0 AS part
+               if(s.operator = 'Stored', -s.bytes_out / s.runs, 0.0) AS stored_bytes, 0.0 AS part
         FROM steps AS s JOIN pipes USING (plan, host_class)
         WHERE caches AND hits = 0 AND misses > 0 AND s.runs >= 3
         """,
@@ -421,15 +430,15 @@ KINDS: Final[tuple[Kind, ...]] = (
         "duplicate-jobs", "{run_count} made what another job made at the same time",
         "one run for all of them: streaming_split(), or a cache on disk", "high",
         """
-        WITH ordered AS (
-            SELECT *, max(finished) OVER earlier AS busy_until, first(job) OVER earlier AS other
-            FROM passes WHERE result <> '' AND status = 'finished'
-            WINDOW earlier AS (PARTITION BY result, host_class ORDER BY started
-                               ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
-        )
+        WITH known AS (FROM passes WHERE result <> '' AND status = 'finished')
         SELECT pipeline, host_class, '' AS operator, count(*) AS runs, sum(cpu_s) AS cpu_s,
                0.0 AS wait_s, 0.0 AS stored_bytes, 0.0 AS part
-        FROM ordered WHERE started < busy_until AND job <> other GROUP BY ALL
+        FROM known AS run WHERE EXISTS (
+            FROM known AS other
+            WHERE other.result = run.result AND other.host_class = run.host_class
+              AND other.job <> run.job AND other.finished > run.started
+              AND (other.started, other.run) < (run.started, run.run)
+        ) GROUP BY ALL
         """,
     ),
     Kind(
@@ -490,7 +499,7 @@ KINDS: Final[tuple[Kind, ...]] = (
                seconds * (workers - greatest(1, ceil(1.5 * busy_s / seconds))) AS cpu_s,
                0.0 AS wait_s, 0.0 AS stored_bytes, busy_s / slots_s AS part
         FROM pipes
-        WHERE busy_s < 0.3 * slots_s AND consumer_s < 0.02 * seconds AND seconds > 10 * runs
+        WHERE busy_s < 0.3 * slots_s AND waited_s < 0.02 * seconds AND seconds > 10 * runs
           AND workers > greatest(1, ceil(1.5 * busy_s / seconds))
         """,
     ),
@@ -513,7 +522,8 @@ KINDS: Final[tuple[Kind, ...]] = (
         """
         WITH lost AS (
             SELECT * FROM passes
-            WHERE status IN ('failed', 'interrupted') OR (status IS NULL AND finished IS NULL)
+            WHERE status IN ('failed', 'interrupted')
+               OR (status IS NULL AND started < now() - INTERVAL 1 DAY)
         ), again AS (
             SELECT DISTINCT lost.run FROM lost JOIN passes AS r USING (pipeline, host_class, epoch)
             WHERE r.status = 'finished' AND r.started > lost.started
@@ -575,7 +585,8 @@ KINDS: Final[tuple[Kind, ...]] = (
         SELECT pipeline, host_class, '' AS operator, runs, (row_s - before_s) * rows AS cpu_s,
                0.0 AS wait_s, 0.0 AS stored_bytes, row_s / before_s AS part
         FROM ordered
-        WHERE later IS NULL AND runs >= 3 AND before >= 3 AND row_s > 1.3 * before_s
+        WHERE later IS NULL AND runs >= 3 AND before >= 3 AND before_s > 0
+          AND row_s > 1.3 * before_s
         """,
     ),
 )  # fmt: skip

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from dml.base.host import cores
 from dml.base.ownership import own_file
+from dml.checks import some
 from dml.errors import PlanError, worded
 from dml.events import Event
 from dml.fleet import queries
@@ -166,6 +167,7 @@ class Fleet:
 
     def history(self, pipeline: str, count: int = 20) -> RunHistory:
         """Return the last ``count`` runs of a pipeline, given its fingerprint or its start."""
+        some("count", count, "fleet.history(pipeline, 20)")
         name = pipeline
         if len(pipeline) < FINGERPRINT_LETTERS:
             name = self._only(queries.PIPELINE, pipeline, "pipeline")["name"][0].as_py()

@@ -9,6 +9,7 @@ Source: Prometheus, exposition formats, text format 0.0.4.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections import defaultdict
@@ -63,7 +64,7 @@ class Metrics:
     """The figures of the runs that are watched; each run counts once, also after its end."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a collected iterator ends its run in any thread
         self._live: weakref.WeakSet[LiveRun] = weakref.WeakSet()
         self._ended: dict[tuple[str, Labels], float] = {}
 
@@ -155,29 +156,40 @@ def _escaped(text: str) -> str:
 
 # ---------------------------------------------------------------------------------------- server
 
-_SERVED: dict[int, Metrics | None] = {}
-_STARTING: Final = threading.Lock()
+_SERVED: dict[int, tuple[Metrics, ThreadingHTTPServer]] = {}
+_REFUSED: set[int] = set()
+_STARTING: Final = threading.RLock()
 
 
 def serve(run: LiveRun, port: int) -> None:
     """Count ``run`` among the metrics of ``port``, which is opened by the first such run.
 
-    If the port is in use, warn once; runs go on without metrics.
+    If the port is in use, warn once; runs go on without metrics until it is free.
     """
     with _STARTING:
         if port not in _SERVED:
             try:
                 _SERVED[port] = _started(port)
             except OSError as error:
-                _SERVED[port] = None
-                run.warn("MetricsUnavailable", f"no metrics on port {port}: {error}")
-    found = _SERVED[port]
-    if found is not None:
-        found.watch(run)
+                if port not in _REFUSED:
+                    run.warn("MetricsUnavailable", f"no metrics on port {port}: {error}")
+                _REFUSED.add(port)
+                return
+    _SERVED[port][0].watch(run)
 
 
-def _started(port: int) -> Metrics:
-    """Open the port in a thread that ends with the process, and return what it serves."""
+def _forked() -> None:
+    """Close the sockets in a forked child, whose runs open ports of their own."""
+    for _, server in _SERVED.values():
+        server.socket.close()
+    _SERVED.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def _started(port: int) -> tuple[Metrics, ThreadingHTTPServer]:
+    """Open the port in a thread that ends with the process; return what it serves."""
     metrics = Metrics()
 
     class Handler(BaseHTTPRequestHandler):
@@ -196,4 +208,4 @@ def _started(port: int) -> Metrics:
     server = ThreadingHTTPServer((LOOPBACK, port), Handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="dml-metrics", daemon=True).start()
-    return metrics
+    return metrics, server

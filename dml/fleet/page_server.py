@@ -1,7 +1,7 @@
 """Serve the page about recorded runs to browsers, with the runs that go on now.
 
-The server is open on this machine only, unless the user names a host; then each request needs a
-token. It reads the telemetry folder and nothing else.
+The server is open on this machine only, unless the user names a host; each request needs the token
+that is part of the address. It reads the telemetry folder and nothing else.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +27,7 @@ from dml.fleet.snapshot import event_files
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 (what a user may ask for)
-RECENT_S: Final = 3600.0
+RECENT_S: Final = 6 * 3600.0
 """Event files that were written earlier are not read for the runs that go on."""
 SILENT_S, SILENT_PART = 90.0, 0.25
 """A run that goes on writes events after at most 30 s, later after a tenth of its time."""
@@ -97,9 +98,15 @@ def _recent(root: Path, now: float) -> Iterator[Event]:
         path = root / LAYOUT / name
         try:
             if path.stat().st_mtime > now - RECENT_S:
-                yield from (each for each in read_file(path) if not is_damage(each))
+                yield from _events_of(path)
         except OSError:  # it was compacted meanwhile
             continue
+
+
+@lru_cache(maxsize=4096)
+def _events_of(path: Path) -> tuple[Event, ...]:
+    """Return the events of a file, which never changes."""
+    return tuple(each for each in read_file(path) if not is_damage(each))
 
 
 def _live(events: Iterable[Event], now: float) -> dict[str, Any]:
@@ -144,7 +151,7 @@ class PageServer(ThreadingHTTPServer):
 
     def __init__(self, root: Path, host: str, port: int) -> None:
         self.root = root
-        self.token = "" if host in LOOPBACK else secrets.token_urlsafe(18)
+        self.token, self.public = secrets.token_urlsafe(18), host not in LOOPBACK
         self._page, self._made_at, self._lock = b"", -FRESH_S, threading.Lock()
         super().__init__((host, port), _Handler)
 
@@ -153,7 +160,7 @@ class PageServer(ThreadingHTTPServer):
         """The address of the page, with the token."""
         host, port = self.server_address[:2]
         host = socket.gethostname() if host in EVERYWHERE else host
-        return f"http://{host!s}:{port}/" + (f"?token={self.token}" if self.token else "")
+        return f"http://{host!s}:{port}/?token={self.token}"
 
     def page(self) -> bytes:
         """Return the page, at most ``FRESH_S`` old."""
@@ -165,23 +172,29 @@ class PageServer(ThreadingHTTPServer):
             return self._page
 
     def admits(self, query: Mapping[str, list[str]], host: str) -> bool:
-        """Return True for a request with the token, or one of this machine to itself.
+        """Return True for a request with the token; on this machine alone, to a name of it.
 
-        Another site's script may send requests here under a name of its own: their ``host`` is it.
+        Other users of the machine have no token. Another site's script may send requests here
+        under a name of its own: their ``host`` is it.
         """
-        if self.token:
-            given = query.get("token", [""])[0]
-            return hmac.compare_digest(given.encode(), self.token.encode())
-        return urlsplit(f"//{host}").hostname in LOOPBACK
+        given = query.get("token", [""])[0]
+        known = hmac.compare_digest(given.encode(), self.token.encode())
+        return known and (self.public or urlsplit(f"//{host}").hostname in LOOPBACK)
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: PageServer
+    timeout = 30.0  # of a connection that sends nothing
 
     def do_GET(self) -> None:
         """Answer one request."""
-        asked = urlsplit(self.path)
-        if not self.server.admits(parse_qs(asked.query), self.headers.get("Host", "")):
+        try:
+            asked = urlsplit(self.path)
+            admitted = self.server.admits(parse_qs(asked.query), self.headers.get("Host", ""))
+        except ValueError:
+            self._answer(400, b"the request is malformed\n", "text/plain")
+            return
+        if not admitted:
             self._answer(403, b"the address has a token, which is missing or wrong\n", "text/plain")
         elif asked.path == "/":
             self._answer(200, self.server.page(), "text/html; charset=utf-8")

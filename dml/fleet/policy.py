@@ -25,6 +25,8 @@ FILE: Final = "policy.json"
 VERSION: Final = 1
 MOST_BYTES: Final = 1 << 20
 MOST_READS: Final = 1e9
+MOST_CACHES: Final = 4_000
+FUNCTIONS: Final = ("MapRows", "LiftedMap", "MapBatches", "FlatMap", "FilterRows", "LiftedFilter")
 PROMISED: Final = ("prefix", "operator", "reads", "cpu_s", "stored_bytes")
 CACHES: Final = ("cache-prefix", "cache-epochs")
 
@@ -43,13 +45,15 @@ _READ: dict[Path, tuple[object, CachePolicy]] = {}
 def write_policy(root: Path, advice: Iterable[Mapping[str, Any]], weeks: float) -> Path:
     """Write the caches among the rows of ``advice`` as the policy; return the path of the file.
 
-    The runs of a row took place in ``weeks`` weeks. Raise OSError as the file system does.
+    Only those after functions that are called count, where ``autocache`` can store rows. The runs
+    of a row took place in ``weeks`` weeks; the rows of a prefix on several data are added. Raise
+    OSError as the file system does.
     """
-    caches = {
-        row["prefix"]: {**{name: row.get(name) for name in PROMISED}, "reads": row["runs"] / weeks}
-        for row in advice
-        if row["kind"] in CACHES
-    }
+    caches: dict[str, dict[str, Any]] = {}
+    for row in advice:
+        if row["kind"] in CACHES and row["operator"] in FUNCTIONS and len(caches) < MOST_CACHES:
+            fresh = {**{name: row.get(name) for name in PROMISED}, "reads": 0.0}
+            caches.setdefault(row["prefix"], fresh)["reads"] += row["runs"] / weeks
     path = root / FILE
     with replacing(root, path) as file:
         whole = {"version": VERSION, "written": time.time(), "caches": [*caches.values()]}
@@ -127,7 +131,7 @@ EFFECT: Final = """
         SELECT prefix, host_class, median(below_s) AS row_s FROM spent WHERE computed GROUP BY ALL
     ), saved AS (
         SELECT prefix, count(*) AS runs, count(*) FILTER (cached) AS cached,
-               sum(row_s - read_s) FILTER (cached) AS saved_s
+               sum(row_s - below_s - read_s) FILTER (cached) AS saved_s
         FROM spent LEFT JOIN typical USING (prefix, host_class) WHERE since GROUP BY prefix
     ), span AS (
         SELECT max(epoch(started)) AS until FROM runs

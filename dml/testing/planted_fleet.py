@@ -348,12 +348,12 @@ def _cache_epochs(fleet: _Fleet) -> Chance:
 
 def _unused_cache(fleet: _Fleet) -> Chance:
     """A cache is written by every run, and no run reads it."""
-    cache = PlantedStep("Cache", fleet.between(5e-6, 5e-5), read_s=1e-6)
+    cache = PlantedStep("Stored", fleet.between(5e-6, 5e-5), read_s=1e-6)
     steps = (_source(), _function(fleet.between(5e-5, 1e-3)), cache, BATCH)
     pipeline, runs = PlantedPipeline(fleet.name(), steps), fleet.count(3, 8)
     for _ in range(runs):
         fleet.run(pipeline)
-    written = runs * pipeline.rows * cache.row_bytes
+    written = pipeline.rows * cache.row_bytes
     return Chance("", pipeline.name, runs * pipeline.cpu_s(2, 2), stored_bytes=-written)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import socket
@@ -110,10 +111,7 @@ def test_a_port_in_use_is_one_warning_and_other_paths_are_not_found(port: int) -
         ds = pipeline(port)
         assert [len(list(ds)) for _ in range(2)] == [124, 124]
         assert ds.stats().warnings == ()
-    other = pipeline(port)
-    list(other)
-    metrics._SERVED.pop(port)
-    list(other)
+    list(pipeline(port))  # the port is free now
     with pytest.raises(urllib.error.HTTPError, match="404"):
         read(port, "/secrets")
 
@@ -143,3 +141,31 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
     }
     assert asked <= metrics.KINDS.keys()
     assert len(asked) > 10
+
+
+def test_iterators_that_are_collected_at_any_time_stop_no_scrape(port: int) -> None:
+    ds, stop = pipeline(port).take(3), threading.Event()
+    list(ds)
+    made = list[int]()
+
+    def scrape() -> None:
+        while not stop.is_set():
+            made.append(len(read(port)))
+
+    thread = threading.Thread(target=scrape, daemon=True)
+    thread.start()
+    threshold = gc.get_threshold()
+    gc.set_threshold(50)
+    try:
+        for _ in range(150):
+            rows = iter(ds)
+            next(rows)
+            cycle: list[object] = [rows]
+            cycle.append(cycle)
+            del rows, cycle
+    finally:
+        gc.set_threshold(*threshold)
+        stop.set()
+        thread.join(60)
+    assert not thread.is_alive()
+    assert made

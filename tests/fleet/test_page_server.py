@@ -81,17 +81,20 @@ def asked(server: PageServer, path: str, host: str = "127.0.0.1") -> tuple[int, 
 
 
 def test_this_machine_is_answered_and_other_names_are_not(served: PageServer) -> None:
-    status, body = asked(served, "/live")
+    status, body = asked(served, f"/live?token={served.token}")
     assert (status, [each["run"] for each in json.loads(body)]) == (200, ["<b>fresh"])
-    assert asked(served, "/live", "localhost")[0] == 200
-    assert asked(served, "/live", "evil.example")[0] == 403
-    assert asked(served, "/../v1")[0] == 404
-    assert served.url == f"http://127.0.0.1:{served.server_address[1]}/"
+    token = f"?token={served.token}"
+    assert asked(served, f"/live{token}", "localhost")[0] == 200
+    assert asked(served, "/live")[0] == 403  # another user of the machine
+    assert asked(served, f"/live{token}", "evil.example")[0] == 403
+    assert asked(served, f"/../v1{token}")[0] == 404
+    assert asked(served, "http://[/")[0] == 400
+    assert served.url == f"http://127.0.0.1:{served.server_address[1]}/{token}"
 
 
 def test_the_page_is_served_and_made_once(served: PageServer) -> None:
     pytest.importorskip("bokeh")
-    status, body = asked(served, "/")
+    status, body = asked(served, f"/?token={served.token}")
     assert status == 200
     assert "<div id=live>" in body
     assert "connect-src 'self'" in body

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import stat
+import threading
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,7 +14,11 @@ import pytest
 
 import dml
 from dml import col
-from dml.api import run_telemetry
+from dml.api import autocache, run_telemetry
+from dml.api.run_telemetry import prefixes_of
+from dml.api.session import optimized
+from dml.base.read_times import ReadTimes
+from dml.fleet import advice
 from dml.fleet.policy import FILE, read_policy, write_policy
 
 pytest.importorskip("duckdb")
@@ -48,6 +54,15 @@ def rows(pipelines: list[dml.Dataset]) -> list[list[dict[str, object]]]:
     return made
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that takes no time, as it was measured, and advice on savings however small."""
+    monkeypatch.setattr(advice, "LEAST_S", 0.0)
+    times = ReadTimes.measured([(1.0, 1e-7), (1e9, 1e-6)])
+    monkeypatch.setattr(autocache, "times_of", lambda _: (times, times))
+
+
+@pytest.mark.usefixtures("quick")
 def test_the_second_round_reads_what_the_policy_caches(tmp_path: Path, source: Path) -> None:
     root = tmp_path / "t"
     first = rows(tails(source, root) + tails(source, root))
@@ -65,6 +80,7 @@ def test_the_second_round_reads_what_the_policy_caches(tmp_path: Path, source: P
     assert sorted(plain) == sorted(again) == [4, 4, 4]
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_pipeline_that_allows_no_cache_has_none(tmp_path: Path, source: Path) -> None:
     root = tmp_path / "t"
     rows(tails(source, root) * 2)
@@ -100,3 +116,62 @@ def test_a_policy_that_others_may_write_is_not_obeyed(tmp_path: Path) -> None:
     assert read_policy(tmp_path).reads == {"p": 4.0}
     assert read_policy(tmp_path / "missing").reads == {}
     assert read_policy(None).reads == {}
+
+
+@pytest.mark.usefixtures("quick")
+def test_positions_are_valid_with_a_policy_and_without(tmp_path: Path, source: Path) -> None:
+    root = tmp_path / "t"
+    settings = {
+        "telemetry_dir": str(root), "cache_dir": str(root / "cache"), "executor": "sync",
+        "autocache": True,
+    }  # fmt: skip
+
+    def ways() -> list[dml.Dataset]:
+        read = dml.read_parquet(source).with_columns(b=col("a") * 2)
+        made = [read.skip(70), read.take(900), read, read.map(slow).skip(70), read.map(slow)]
+        return [each.batch(32).with_options(**settings) for each in made]
+
+    def half(ds: dml.Dataset) -> tuple[dict[str, Any], list[list[int]]]:
+        it = iter(ds)
+        for _ in range(9):
+            next(it)
+        return it.state_dict(), [batch["a"].tolist() for batch in it]
+
+    rows(ways() * 2)
+    before = [half(ds) for ds in ways()]
+    entry = {"kind": "cache-prefix", "operator": "MapRows", "runs": 9, "cpu_s": 1.0}
+    names = [each for ds in ways() for each in prefixes_of(optimized(ds._node, ds._settings))]
+    write_policy(root, [{**entry, "prefix": name} for name in names], 1.0)
+    assert len(read_policy(root).reads) > 3
+    after = [half(ds) for ds in ways()]
+    for ds, (state, rest), (_, again) in zip(ways(), before, after, strict=True):
+        it = iter(ds)
+        it.load_state_dict(state)
+        assert [batch["a"].tolist() for batch in it] == rest == again
+    (root / FILE).unlink()
+    for ds, (state, rest) in zip(ways(), after, strict=True):
+        it = iter(ds)
+        it.load_state_dict(state)
+        assert [batch["a"].tolist() for batch in it] == rest
+
+
+def test_a_policy_that_changes_while_runs_begin_fails_none(tmp_path: Path, source: Path) -> None:
+    root, stop = tmp_path / "t", threading.Event()
+    (ds, *_) = tails(source, root, autocache=True)
+    rows([ds])
+    names = prefixes_of(optimized(ds._node, ds._settings))
+    entry = {"kind": "cache-prefix", "operator": "MapRows", "runs": 9, "cpu_s": 1.0}
+
+    def change() -> None:
+        while not stop.is_set():
+            write_policy(root, [{**entry, "prefix": name} for name in names], 1.0)
+            write_policy(root, [], 1.0)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(40):
+            assert len(list(ds.take(3))) == 3
+    finally:
+        stop.set()
+        thread.join()

@@ -333,7 +333,7 @@ class RowMaker:
             self.skip -= cut
             if cut < block.n:
                 block = block.slice(cut, block.n)
-                made, size = own_rows(block), {"rows": block.n, "nbytes": block.nbytes}
+                made, size = own_rows(block), {"rows": block.n, "nbytes": block.value_bytes}
                 size["held_bytes"] = dict_bytes(block)
                 return ElementChunk(made, **size, base=before, skipped=cut, between=between)
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 LOOP: Final = 0
 """The line of the training loop; those of slices follow."""
+FLUSH_S: Final = 1.0
 SHORT_S: Final = 1e-4
 """A shorter wait of the training loop is not written."""
 
@@ -43,7 +44,7 @@ class RunTrace:
         self.path = folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{run[:12]}.json"
         self._warn, self._lock = warn, threading.Lock()
         self._began = time.perf_counter()
-        self._start = "[\n"
+        self._start, self._flushed = "[\n", 0.0
         self._free_at = list[float]()  # when the last slice of each line ended
         try:
             make_folders(folder)
@@ -115,6 +116,9 @@ class RunTrace:
         start, self._start = self._start, ",\n"
         try:
             self._file.write(start + json.dumps({"pid": 1, **event}, separators=(",", ":")))
+            if time.perf_counter() - self._flushed > FLUSH_S:
+                self._file.flush()
+                self._flushed = time.perf_counter()
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._file.close()

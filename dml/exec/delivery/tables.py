@@ -118,7 +118,7 @@ class _Maker:
         if block is None:
             return None
         formed = self.form(pa.Table.from_batches([block.to_arrow()]))
-        rows, nbytes = block.n, block.nbytes
+        rows, nbytes = block.n, block.value_bytes
         return ElementChunk([formed], rows=rows, nbytes=nbytes, base=self.flow.position())
 
     def close(self) -> None:

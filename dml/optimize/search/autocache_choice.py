@@ -31,8 +31,7 @@ NEAR = 0.05
 def hinted(root: Node, reads: Mapping[str, float], *, everywhere: bool = True) -> Node:
     """Return ``root`` with ``autocache()`` above every function for which it is suited.
 
-    ``reads`` is a policy: by the name of a prefix, how often its rows will be read. There is an
-    ``autocache()`` at the end of such a prefix, too, if workers can store its rows. Unless
+    ``reads`` is a policy: by the name of a prefix, how often its rows will be read. Unless
     ``everywhere``, none is added, and the policy counts for those that the user wrote.
 
     Suited functions are called (not lifted), have a lasting name, and see equal rows in every
@@ -49,21 +48,17 @@ def hinted(root: Node, reads: Mapping[str, float], *, everywhere: bool = True) -
         times = come.get(id(node), 0.0)
         if isinstance(node, AutoStored) and id(node.input) in come:
             above = above.replace(reads_to_come=come[id(node.input)])
-        elif everywhere and id(node) not in cached and _suits(node, by_policy=times > 0):
+        elif everywhere and id(node) not in cached and _worth(node):
             above = AutoStored(above, reads_to_come=times)
         made[id(node)] = above
     return made[id(root)]
 
 
-def _suits(node: Node, *, by_policy: bool) -> bool:
-    """Return True if rows of ``node`` can be stored, and are named or those of a called function.
-
-    Rows of a source and of a cache are there already.
-    """
+def _worth(node: Node) -> bool:
     fn = node.calls
-    called = fn is not None and not (fn.reason or fn.asserted or node.proven)
-    named = by_policy and bool(node.inputs) and node.rows not in (Rows.KEPT, Rows.STORED)
-    return (called or named) and storable(node) and varying(node) is None
+    if fn is None or fn.reason or fn.asserted or node.proven:
+        return False
+    return storable(node) and varying(node) is None
 
 
 class CacheState(enum.Enum):
