@@ -211,6 +211,8 @@ def _record(collector: Collector, settings: Settings, event: Event) -> None:
 
 def _connect(account: Account, streaming: Streaming, settings: Settings) -> None:
     """Serve the run's figures, trace it, and let it scale its cluster, as the settings ask."""
+    if settings.driver != "here":
+        return  # the driver process does
     if settings.trace_dir is not None:
         from dml.exec.delivery import run_trace
 

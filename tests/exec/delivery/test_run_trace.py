@@ -87,3 +87,9 @@ def test_a_disk_that_is_full_ends_the_trace_and_not_the_run(
         json.dumps({})
     assert len(list(ds)) == 80
     assert [each.split(":")[0] for each in ds.stats().warnings] == ["TraceStopped"]
+
+
+def test_a_driver_process_writes_the_trace_of_its_run(tmp_path: Path) -> None:
+    assert len(list(pipeline(tmp_path, driver="process"))) == 80
+    (events,) = traces(tmp_path)
+    assert any("MapRows(slow)" in each["name"] for each in events)
