@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -266,31 +265,38 @@ def test_damage_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
     assert f"{path}:2" in events[1].text
 
 
-def test_a_child_that_was_forked_while_the_lock_was_held_ends(tmp_path: Path) -> None:
-    collector = Collector(tmp_path)
-    held, leave = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with collector._changed:
-            held.set()
-            leave.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    child = os.fork()
-    if not child:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(20)  # what waits for the lock ends by the signal
-        collector.start()
-        collector.record(RunFinished(run="a", at=1.0))
-        collector.flush()
-        collector.close()
-        os._exit(0)
-    leave.set()
-    thread.join()
-    assert os.waitpid(child, 0)[1] == 0
+HOLDING = """
+import os, signal, sys, threading
+from pathlib import Path
+from dml.events import RunFinished
+from dml.fleet.collector import Collector
+collector = Collector(Path(sys.argv[1]))
+held, leave = threading.Event(), threading.Event()
+def hold():
+    with collector._changed:
+        held.set()
+        leave.wait()
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+child = os.fork()
+if not child:
+    signal.alarm(20)  # what waits for the lock ends by the signal
+    collector.start()
+    collector.record(RunFinished(run="a", at=1.0))
+    collector.flush()
     collector.close()
+    os._exit(0)
+leave.set()
+thread.join()
+print(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_child_that_was_forked_while_the_lock_was_held_ends(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDING, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    assert done.stdout == "0\n"
 
 
 LIVE = """

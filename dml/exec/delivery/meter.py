@@ -180,7 +180,7 @@ class Metered:
         found: ScatteredBatch | None = self.flow.pull_scattered()  # type: ignore[attr-defined]
         self._spent(started, cpu_s)
         if found is not None:
-            self._passed(found)
+            self._passed(found, first=1)  # its rows are copied to be measured
         return found
 
     def pull_piece(self, room: GatherQuota) -> list[Block] | None:
@@ -200,10 +200,10 @@ class Metered:
         self.cell.cpu_s += self.processor.at(now) - cpu_s
         self.meter.seen(now)
 
-    def _passed(self, found: Block | ScatteredBatch) -> None:
+    def _passed(self, found: Block | ScatteredBatch, first: int = WEIGHED) -> None:
         """Count a block, and the bytes of the first ones and of every 32nd."""
         cell, rows = self.cell, found.n
-        if cell.blocks < WEIGHED:
+        if cell.blocks < first:
             cell.first_bytes += found.value_bytes
             cell.first_rows += rows
         elif not cell.blocks % WEIGHED:
