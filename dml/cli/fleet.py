@@ -99,8 +99,8 @@ def advise(
 ) -> None:
     """List what the runs waste and what would help, what saves most money a week first.
 
-    With --apply, runs that record in the folder and allow it (with_options(autocache=True), or
-    autocache() in the pipeline) cache what the list says: "dml fleet applied" shows the effect.
+    With --apply, runs that record in the folder, and have autocache() or the option autocache=True,
+    expect the reads that the list promises: "dml fleet applied" shows the effect.
     """
     given = {name: price for name, price in prices.items() if price is not None}
     found = _opened(output, root)

@@ -139,10 +139,10 @@ class Fleet:
     def apply(self, prices: Mapping[str, float] | None = None) -> Path:
         """Write the caches that ``advise(prices)`` names to the policy of the folder.
 
-        Return its path, ``policy.json``. Later runs of this user that record here obey it: those
-        with ``with_options(autocache=True)`` consider a cache wherever the policy names one, and
-        every ``autocache()`` counts the reads that it expects. No result depends on it. Raise
-        PlanError if the folder may not be written.
+        Return its path, ``policy.json``. Later runs of this user that record here obey it: every
+        ``autocache()`` of theirs, also those that ``with_options(autocache=True)`` adds, counts the
+        reads that it expects. No result depends on it. Raise PlanError if the folder may not be
+        written.
         """
         rows = self.advise(prices).to_pylist()
         try:

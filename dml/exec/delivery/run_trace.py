@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 LOOP: Final = 0
 """The line of the training loop; those of slices follow."""
 FLUSH_S: Final = 1.0
+"""Seconds after which what was written is on disk, so that a killed run leaves it."""
 SHORT_S: Final = 1e-4
 """A shorter wait of the training loop is not written."""
 
@@ -42,7 +43,7 @@ class RunTrace:
 
     def __init__(self, folder: Path, run: str, warn: Callable[[str, str], None]) -> None:
         self.path = folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{run[:12]}.json"
-        self._warn, self._lock = warn, threading.Lock()
+        self._warn, self._lock = warn, threading.RLock()  # as in ``Account``
         self._began = time.perf_counter()
         self._start, self._flushed = "[\n", 0.0
         self._free_at = list[float]()  # when the last slice of each line ended

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import threading
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 import dml
 from dml import col
 from dml.errors import DmlError, PlanError
-from dml.exec.delivery.run_trace import LOOP
+from dml.events import RunFinished
+from dml.exec.delivery.run_trace import LOOP, RunTrace
 
 
 def slow(row: dict[str, Any]) -> dict[str, Any]:
@@ -93,3 +95,18 @@ def test_a_driver_process_writes_the_trace_of_its_run(tmp_path: Path) -> None:
     assert len(list(pipeline(tmp_path, driver="process"))) == 80
     (events,) = traces(tmp_path)
     assert any("MapRows(slow)" in each["name"] for each in events)
+
+
+def test_a_run_that_is_collected_while_its_trace_is_written_ends(tmp_path: Path) -> None:
+    told: list[str] = []
+    trace = RunTrace(tmp_path, "r" * 32, lambda name, _: told.append(name))
+    ended = threading.Event()
+
+    def collected() -> None:
+        with trace._lock:  # a garbage collection may begin here, and end the run
+            trace.hear(None, RunFinished(run="r"))
+        ended.set()
+
+    threading.Thread(target=collected, daemon=True).start()
+    assert ended.wait(60)
+    assert told == []
