@@ -36,7 +36,6 @@ from dml.api.run_telemetry import (
 )
 from dml.base.fingerprint import Domain
 from dml.base.host import cores, host_class
-from dml.checks import some
 from dml.data.schema import Schema
 from dml.errors import PlanError
 from dml.events import Event, RunStarted, unsaid
@@ -579,7 +578,6 @@ def history(node: Node, settings: Settings, count: int) -> RunHistory:
     """Return the last ``count`` recorded runs of a pipeline, with those that ended just now."""
     from dml.fleet.fleet import open_fleet
 
-    some("count", count, "ds.history(20)")
     collector = collector_of(settings)
     if collector is not None:
         collector.flush()

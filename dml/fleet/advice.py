@@ -115,8 +115,7 @@ def advise(database: Database, prices: Prices, applied: Collection[str] = ()) ->
     found: Rows = [*_caches(database, prices, weeks)]
     waiting: set[str] = set()
     for kind in KINDS:
-        rows = _rows(database, kind.query)
-        rows = _together(rows)
+        rows = _together(_rows(database, kind.query))
         if kind.name == GENERAL:
             rows = [row for row in rows if row["pipeline"] not in waiting]
         waits = [row for row in rows if row["wait_s"]]
@@ -290,7 +289,7 @@ PIPES: Final = """
            sum(consumer_s) AS consumer_s, sum(waited_s) AS waited_s, sum(cpu_s) AS cpu_s,
            sum(first_s) AS first_s,
            max(workers) AS workers, max(cores) AS cores, sum(seconds * workers) AS slots_s,
-           avg(filled) AS filled, count(*) FILTER (status = 'finished') AS done,
+           avg(filled) AS filled,
            any_value(busy_s) AS busy_s, any_value(operator) AS operator
     FROM passes LEFT JOIN work USING (plan, host_class) LEFT JOIN slowest USING (plan, host_class)
     GROUP BY plan, host_class

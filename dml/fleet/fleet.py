@@ -167,7 +167,7 @@ class Fleet:
 
     def history(self, pipeline: str, count: int = 20) -> RunHistory:
         """Return the last ``count`` runs of a pipeline, given its fingerprint or its start."""
-        some("count", count, "fleet.history(pipeline, 20)")
+        some("count", count, "history(count=20)")
         name = pipeline
         if len(pipeline) < FINGERPRINT_LETTERS:
             name = self._only(queries.PIPELINE, pipeline, "pipeline")["name"][0].as_py()

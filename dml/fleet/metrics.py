@@ -15,12 +15,14 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Final, Protocol
 
 from dml.events import Event, OperatorTotals, RunFinished, RunStarted, Waits, unsaid
+from dml.fleet.answer_handler import AnswerHandler
 
 LOOPBACK: Final = "127.0.0.1"
+TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 LETTERS: Final = 12
 """Letters of a fingerprint in a label."""
 KINDS: Final = {
@@ -49,9 +51,9 @@ Sample = tuple[str, Labels, float]
 
 
 class LiveRun(Protocol):
-    """A run of this process: its events so far, and where the final ones and warnings go."""
+    """A run of this process: its events so far, who hears the final ones, and its warnings."""
 
-    tell: Callable[[Event], None] | None
+    listeners: list[Callable[[Event], None]]
 
     def so_far(self) -> list[Event]:
         """Return the events of the run, finished or not."""
@@ -72,13 +74,9 @@ class Metrics:
         """Count ``run``: what it did so far while it goes on, and its final figures afterwards."""
         with self._lock:
             self._live.add(run)
-        run.tell = partial(self._hear, weakref.ref(run), run.tell)
+        run.listeners.append(partial(self._hear, weakref.ref(run)))
 
-    def _hear(
-        self, named: weakref.ref[LiveRun], tell: Callable[[Event], None] | None, event: Event
-    ) -> None:
-        if tell is not None:
-            tell(event)
+    def _hear(self, named: weakref.ref[LiveRun], event: Event) -> None:
         run = named()
         if run is not None and isinstance(event, RunFinished):  # the last event of a run
             samples = [*samples_of(run.so_far())]
@@ -192,18 +190,12 @@ def _started(port: int) -> tuple[Metrics, ThreadingHTTPServer]:
     """Open the port in a thread that ends with the process; return what it serves."""
     metrics = Metrics()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            found = self.path.partition("?")[0] in ("/metrics", "/")
-            body = metrics.text().encode() if found else b"metrics are at /metrics\n"
-            self.send_response(200 if found else 404)
-            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Print no line for each request."""
+    class Handler(AnswerHandler):
+        def do_GET(self) -> None:  # noqa: N802 (the name of http.server)
+            if self.path.partition("?")[0] in ("/metrics", "/"):
+                self.answer(200, metrics.text().encode(), TEXT)
+            else:
+                self.answer(404, b"metrics are at /metrics\n", TEXT)
 
     server = ThreadingHTTPServer((LOOPBACK, port), Handler)
     server.daemon_threads = True

@@ -14,15 +14,17 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from dml.events import Event, OperatorTotals, RunFinished, RunStarted, Waits
+from dml.events import Event, RunFinished, RunStarted
+from dml.fleet.answer_handler import AnswerHandler
 from dml.fleet.collector import LAYOUT
 from dml.fleet.fleet import open_fleet
 from dml.fleet.reader import is_damage, latest, read_file
+from dml.fleet.report import run_table
 from dml.fleet.snapshot import event_files
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
@@ -31,22 +33,25 @@ RECENT_S: Final = 6 * 3600.0
 """Event files that were written earlier are not read for the runs that go on."""
 SILENT_S, SILENT_PART = 90.0, 0.25
 """A run that goes on writes events after at most 30 s, later after a tenth of its time."""
+SHOWN: Final = ("operator", "rows_out", "rows_per_s", "seconds", "cache_hits", "cache_misses")
+"""What is shown of an operator of a run that goes on."""
 FRESH_S: Final = 30.0
 """The page is made again after so many seconds."""
 SCRIPT: Final = """
-const number = x => x >= 100 ? Math.round(x).toLocaleString('en') : x.toPrecision(3);
+const known = x => x >= 100 ? Math.round(x).toLocaleString('en') : x.toPrecision(3);
+const number = x => x == null ? '-' : known(x);
 const cell = (row, text, right) => {
   const made = row.insertCell();
   made.textContent = text;
   made.style.cssText = `white-space:pre;padding:.2em .8em;text-align:${right ? 'right' : 'left'}`;
 };
 const operator = (table, each, most) => {
-  const row = table.insertRow(), blocks = each.hits + each.misses;
+  const row = table.insertRow(), blocks = each.cache_hits + each.cache_misses;
   cell(row, each.operator);
-  cell(row, `${number(each.rows)} rows`, true);
+  cell(row, `${number(each.rows_out)} rows`, true);
   cell(row, `${number(each.rows_per_s)} rows/s`, true);
   cell(row, `${number(each.seconds)} s`, true);
-  cell(row, blocks ? `${number(100 * each.hits / blocks)} % cached` : '');
+  cell(row, blocks ? `${number(100 * each.cache_hits / blocks)} % cached` : '');
   const bar = document.createElement('div'), width = Math.round(240 * each.seconds / most);
   bar.style.cssText = `height:.8em;background:#3b82f6;width:${width}px`;
   row.insertCell().append(bar);
@@ -113,35 +118,17 @@ def _live(events: Iterable[Event], now: float) -> dict[str, Any]:
     """Return the figures of a run, from its latest events; it has begun."""
     kept = [*events]
     started = next(each for each in kept if isinstance(each, RunStarted))
-    operators = [each for each in kept if isinstance(each, OperatorTotals)]
+    table = run_table(kept)
     told = max(each.at for each in kept)
     seconds = max(told - started.at, 1e-9)
-    waits = sum(each.consumer_s for each in kept if isinstance(each, Waits))
     silent = now - told > max(SILENT_S, SILENT_PART * seconds)
     return {
         "run": started.run, "state": "silent" if silent else "running", "host": started.host,
-        "seconds": now - started.at, "waited": min(1.0, waits / seconds),
-        "rows": _sums(operators)[-1]["rows"] if operators else 0,
-        "operators": [
-            {**each, "rows_per_s": each["rows"] / max(each["seconds"], 1e-9)}
-            for each in _sums(operators)
-        ],
+        "seconds": now - started.at,
+        "waited": min(1.0, table.summary.get("consumer_s", 0.0) / seconds),
+        "rows": table.records[-1]["rows_out"] if table.records else 0,
+        "operators": [{name: each[name] for name in SHOWN} for each in table.records],
     }  # fmt: skip
-
-
-def _sums(operators: Iterable[OperatorTotals]) -> list[dict[str, Any]]:
-    """Return the figures of each operator, source first, summed over workers."""
-    found: dict[int, dict[str, Any]] = {}
-    for each in sorted(operators, key=lambda each: each.ordinal):
-        row = found.setdefault(
-            each.ordinal,
-            {"operator": each.operator, "rows": 0, "seconds": 0.0, "hits": 0, "misses": 0},
-        )
-        row["rows"] += each.rows_out
-        row["seconds"] += each.seconds
-        row["hits"] += each.cache_hits
-        row["misses"] += each.cache_misses
-    return [*found.values()]
 
 
 class PageServer(ThreadingHTTPServer):
@@ -182,36 +169,23 @@ class PageServer(ThreadingHTTPServer):
         return known and (self.public or urlsplit(f"//{host}").hostname in LOOPBACK)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(AnswerHandler):
     server: PageServer
-    timeout = 30.0  # of a connection that sends nothing
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 (the name of http.server)
         """Answer one request."""
         try:
             asked = urlsplit(self.path)
             admitted = self.server.admits(parse_qs(asked.query), self.headers.get("Host", ""))
         except ValueError:
-            self._answer(400, b"the request is malformed\n", "text/plain")
+            self.answer(400, b"the request is malformed\n", "text/plain")
             return
         if not admitted:
-            self._answer(403, b"the address has a token, which is missing or wrong\n", "text/plain")
+            self.answer(403, b"the address has a token, which is missing or wrong\n", "text/plain")
         elif asked.path == "/":
-            self._answer(200, self.server.page(), "text/html; charset=utf-8")
+            self.answer(200, self.server.page(), "text/html; charset=utf-8")
         elif asked.path == "/live":
             runs = json.dumps(live_runs(self.server.root, time.time()))
-            self._answer(200, runs.encode(), "application/json")
+            self.answer(200, runs.encode(), "application/json")
         else:
-            self._answer(404, b"the page is at /\n", "text/plain")
-
-    def _answer(self, status: int, body: bytes, kind: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Print no line for each request."""
+            self.answer(404, b"the page is at /\n", "text/plain")

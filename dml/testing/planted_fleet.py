@@ -156,6 +156,13 @@ class _Fleet:
         """Draw a time of the fleet, in seconds since 1970."""
         return START + float(self.rng.uniform(0, DAYS * DAY_S))
 
+    def several(self, pipeline: PlantedPipeline, low: int, high: int) -> int:
+        """Record from ``low`` to ``high`` ordinary runs; return how many."""
+        runs = self.count(low, high)
+        for _ in range(runs):
+            self.run(pipeline)
+        return runs
+
     def run(
         self,
         pipeline: PlantedPipeline,
@@ -350,9 +357,8 @@ def _unused_cache(fleet: _Fleet) -> Chance:
     """A cache is written by every run, and no run reads it."""
     cache = PlantedStep("Stored", fleet.between(5e-6, 5e-5), read_s=1e-6)
     steps = (_source(), _function(fleet.between(5e-5, 1e-3)), cache, BATCH)
-    pipeline, runs = PlantedPipeline(fleet.name(), steps), fleet.count(3, 8)
-    for _ in range(runs):
-        fleet.run(pipeline)
+    pipeline = PlantedPipeline(fleet.name(), steps)
+    runs = fleet.several(pipeline, 3, 8)
     written = pipeline.rows * cache.row_bytes
     return Chance("", pipeline.name, runs * pipeline.cpu_s(2, 2), stored_bytes=-written)
 
@@ -380,9 +386,8 @@ def _select_early(fleet: _Fleet) -> Chance:
         _function(1e-4, row_bytes),
         PlantedStep("Select", 1e-8, row_bytes=kept * row_bytes),
     )
-    pipeline, runs = PlantedPipeline(fleet.name(), (*steps, BATCH)), fleet.count(2, 8)
-    for _ in range(runs):
-        fleet.run(pipeline)
+    pipeline = PlantedPipeline(fleet.name(), (*steps, BATCH))
+    runs = fleet.several(pipeline, 2, 8)
     return Chance("", pipeline.name, runs * pipeline.cpu_s(0, 0) * (1 - kept))
 
 
@@ -394,9 +399,8 @@ def _filter_early(fleet: _Fleet) -> Chance:
         _function(fleet.between(1e-4, 1e-3)),
         PlantedStep("Filter", 2e-7, keep=keep),
     )
-    pipeline, runs = PlantedPipeline(fleet.name(), (*steps, BATCH)), fleet.count(2, 8)
-    for _ in range(runs):
-        fleet.run(pipeline)
+    pipeline = PlantedPipeline(fleet.name(), (*steps, BATCH))
+    runs = fleet.several(pipeline, 2, 8)
     return Chance("", pipeline.name, runs * pipeline.cpu_s(1, 1) * (1 - keep))
 
 
@@ -404,9 +408,7 @@ def _vectorize(fleet: _Fleet) -> Chance:
     """A small function is called for each of many rows."""
     steps = (_source(), _function(fleet.between(1.5e-6, 8e-6)), BATCH)
     pipeline = PlantedPipeline(fleet.name(), steps, rows=fleet.count(2_000_000, 20_000_000))
-    runs = fleet.count(2, 6)
-    for _ in range(runs):
-        fleet.run(pipeline)
+    runs = fleet.several(pipeline, 2, 6)
     saved = runs * (pipeline.cpu_s(1, 1) - pipeline.rows * CALL_S)
     return Chance("", pipeline.name, saved)
 
@@ -418,9 +420,7 @@ def _processes(fleet: _Fleet) -> Chance:
         fleet.name(), steps, executor="threads", busy=1 / CORES,
         waits=float(fleet.rng.uniform(0.4, 0.9)),
     )  # fmt: skip
-    runs = fleet.count(2, 6)
-    for _ in range(runs):
-        fleet.run(pipeline)
+    runs = fleet.several(pipeline, 2, 6)
     waited = runs * pipeline.seconds * pipeline.waits
     return Chance("", pipeline.name, wait_s=waited * (1 - 1 / CORES))
 
@@ -454,9 +454,7 @@ def _waiting_trainer(fleet: _Fleet) -> Chance:
     """The training loop waits, although all workers are busy."""
     steps = (_source(), _function(fleet.between(1e-4, 1e-3)), BATCH)
     pipeline = PlantedPipeline(fleet.name(), steps, waits=float(fleet.rng.uniform(0.25, 0.9)))
-    runs = fleet.count(2, 6)
-    for _ in range(runs):
-        fleet.run(pipeline)
+    runs = fleet.several(pipeline, 2, 6)
     return Chance("", pipeline.name, wait_s=runs * pipeline.seconds * pipeline.waits)
 
 
@@ -464,9 +462,8 @@ def _idle_workers(fleet: _Fleet) -> Chance:
     """A few workers would do the work of many."""
     steps = (_source(), _function(fleet.between(1e-3, 3e-3)), BATCH)
     busy = float(fleet.rng.uniform(0.03, 0.2))
-    pipeline, runs = PlantedPipeline(fleet.name(), steps, busy=busy, waits=0.001), fleet.count(2, 6)
-    for _ in range(runs):
-        fleet.run(pipeline)
+    pipeline = PlantedPipeline(fleet.name(), steps, busy=busy, waits=0.001)
+    runs = fleet.several(pipeline, 2, 6)
     needed = max(1.0, math.ceil(1.5 * busy * CORES))
     return Chance("", pipeline.name, runs * pipeline.seconds * (CORES - needed))
 
@@ -478,9 +475,7 @@ def _memory_limit(fleet: _Fleet) -> Chance:
         fleet.name(), steps, busy=float(fleet.rng.uniform(0.2, 0.5)), full=0.97,
         waits=float(fleet.rng.uniform(0.2, 0.7)),
     )  # fmt: skip
-    runs = fleet.count(2, 6)
-    for _ in range(runs):
-        fleet.run(pipeline)
+    runs = fleet.several(pipeline, 2, 6)
     return Chance("", pipeline.name, wait_s=runs * pipeline.seconds * pipeline.waits)
 
 
@@ -537,9 +532,7 @@ def _small_files(fleet: _Fleet) -> Chance:
     row_s = fleet.between(2e-5, 2e-4)
     source = replace(_source(row_s), block_rows=fleet.count(5, 40))
     pipeline = PlantedPipeline(fleet.name(), (source, _function(1e-4), BATCH))
-    runs = fleet.count(2, 8)
-    for _ in range(runs):
-        fleet.run(pipeline)
+    runs = fleet.several(pipeline, 2, 8)
     return Chance("", pipeline.name, runs * pipeline.rows * (row_s - 1e-6))
 
 

@@ -42,7 +42,7 @@ def test_runs_go_on_until_they_end_or_say_nothing_any_more(tmp_path: Path) -> No
     assert fresh["waited"] == pytest.approx(0.25)
     assert (fresh["rows"], young["rows"]) == (100, 0)
     (first, last) = fresh["operators"]
-    assert (first["operator"], first["rows"], first["seconds"], first["hits"]) == (
+    assert (first["operator"], first["rows_out"], first["seconds"], first["cache_hits"]) == (
         "Range", 100, 3.0, 3,
     )  # fmt: skip
     assert last["rows_per_s"] == 100.0  # in one second of work

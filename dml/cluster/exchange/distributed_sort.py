@@ -215,13 +215,11 @@ class Rounds:
 
     def _feed(self, demands: Sequence[Demand], tasks: Sequence[ReadTask], job: Job) -> Any:
         """Begin ``tasks`` of a round's ``job``; ``demands`` are those of its stages."""
-        hears = self.run.listener.get("on_slice")
         return dataclasses.replace(self.opening, demands=demands)(
             *(tasks, job, self.run.tallies),
             settling=unsettled(job),
-            on_event=self.run.listener.get("on_event"),
-            on_slice=None if hears is None else partial(hears, job),
             on_core=self.run.holding.begin,
+            **self.run.reports(job),
         )
 
     def _heard(self, flow: Flow) -> list[Block]:

@@ -93,10 +93,11 @@ class Moment(NamedTuple):
 
 
 class Account:
-    """Counts the work of one run; when the run ends, ``tell`` is called with each of its events.
+    """Counts the work of one run; when the run ends, ``listeners`` hear each of its events.
 
     ``describe`` returns the first event, given the run's name and the time at which it began; it is
-    called when events are asked for. ``counts`` are the kernel counts that all runs of the process
+    called when events are asked for. ``tell``, the first listener, records them, and hears of long
+    runs now and then. ``counts`` are the kernel counts that all runs of the process
     share. ``names`` returns the fingerprints of each operator, in order of ordinals, or an empty
     sequence. ``complete`` adds further events to those of a finished run. ``scaling``, if not None,
     returns the decisions so far on the number of workers as events of a run at a time.
@@ -113,7 +114,8 @@ class Account:
         complete: Callable[[list[Event]], list[Event]] = list,
     ) -> None:
         self.run, self._began, self._describe = uuid.uuid4().hex, time.time(), describe
-        self.streaming, self.counts, self.tell = streaming, counts, tell
+        self.streaming, self.counts = streaming, counts
+        self.listeners = [] if tell is None else [tell]
         self.recorded = tell is not None
         self._names, self._complete = names, complete
         self._resumed = False
@@ -136,14 +138,14 @@ class Account:
 
     def tell_progress(self, now: float) -> None:
         """Pass on the figures so far, if the run has lasted long enough since the last time."""
-        if self.tell is None or now < self._next:
+        if not self.recorded or now < self._next:
             return
         self._next = now + max(PROGRESS_S, LATER * (now - self._began))
         with self._once:
             events = self._events(self._moment("running", "")) if self._end is None else []
         for event in events:
             if isinstance(event, RunStarted | OperatorTotals | Waits):  # the latest of these count
-                self.tell(event)
+                self.listeners[0](event)
 
     def resumed(self) -> None:
         """Note that the run continues from a saved state."""
@@ -161,7 +163,7 @@ class Account:
         _log.warning("%s: %s", name, text)
 
     def finished(self, status: str, error: BaseException | None) -> None:
-        """Close the account and pass its events to ``tell``; a second call does nothing.
+        """Close the account and pass its events to listeners; a second call does nothing.
 
         Warnings about lost rows are not passed on, since they may quote users' values.
         """
@@ -170,9 +172,10 @@ class Account:
                 return
             self._end = self._moment(status, "" if error is None else type(error).__name__)
         _OPEN.discard(self)
-        for event in self.so_far() if self.tell is not None else ():
+        for event in self.so_far() if self.listeners else ():
             if not (isinstance(event, Warned) and event.name == SKIPPED):
-                self.tell(event)  # type: ignore[misc]
+                for hear in self.listeners:
+                    hear(event)
 
     def so_far(self) -> list[Event]:
         """Return the events of the run, finished or not."""

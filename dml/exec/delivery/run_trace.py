@@ -14,7 +14,6 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -81,10 +80,8 @@ class RunTrace:
             with self._lock:
                 self._event("waits for rows", LOOP, began, seconds, {"rows": rows})
 
-    def hear(self, tell: Callable[[Event], None] | None, event: Event) -> None:
-        """Pass an event of the run to ``tell``; the last one closes the file."""
-        if tell is not None:
-            tell(event)
+    def hear(self, event: Event) -> None:
+        """Close the file after the last event of the run."""
         if isinstance(event, RunFinished):
             with self._lock:
                 if self._file is not None:
@@ -150,6 +147,6 @@ def traced(account: Account, streaming: Streaming, folder: str) -> None:
     """Write the run of ``account`` and ``streaming`` to a new file in ``folder``."""
     trace = RunTrace(Path(folder), account.run, account.warn)
     account.received = TracedReceived(trace)
-    account.tell = partial(trace.hear, account.tell)
+    account.listeners.append(trace.hear)
     for each in streaming.all:
         each.listener["on_slice"] = trace.slice

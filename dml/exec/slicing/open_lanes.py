@@ -54,13 +54,11 @@ def open_lane(  # noqa: PLR0917 (an Opener, once the first are bound)
     stage = Stage(run.plan.stage.source, (), (), lane.nodes)
     job = SliceJob(stage, at, run.sizes, finishing=finishing, lane=lane, below=below)
     demand = lane_demand(lane, cutting.most_bytes, run.sizes.most_bytes)
-    hears = run.listener.get("on_slice")
     feed: Any = run.open(
         *(Arriving(), job, run.tallies),
         stages=(demand,),
-        on_event=run.listener.get("on_event"),
-        on_slice=None if hears is None else partial(hears, job),
         on_core=run.holding.beside,
+        **run.reports(job),
     )
     width = min(cutting.workers, demand.max_parallel or cutting.workers)
     pace = SlicePace(cutting, width, max(1, lane.group_rows), 1 if lane.single else MOST_ROWS)

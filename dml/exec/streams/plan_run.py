@@ -17,7 +17,7 @@ from dml.exec.tasks.job import Job
 from dml.exec.tasks.partition import PartitionSizes
 from dml.exec.tasks.row_loss import in_place
 from dml.exec.tasks.skipped_rows import Allowance, Loss, Losses
-from dml.exec.tasks.slices import Options, PartitionFeed, Tasks
+from dml.exec.tasks.slices import Options, PartitionFeed, Reports, Tasks
 from dml.expr.flow import (
     UNBOUNDED,
     At,
@@ -94,6 +94,12 @@ class PlanRun:
     def listener(self) -> dict[str, Any]:
         """Receivers of the drivers' reports: of long waits "on_event", of slices "on_slice"."""
         return {}
+
+    def reports(self, job: Job) -> Reports:
+        """Return the options by which a driver of ``job`` reports to the receivers."""
+        hears = self.listener.get("on_slice")
+        on_slice = None if hears is None else partial(hears, job)
+        return {"on_event": self.listener.get("on_event"), "on_slice": on_slice}
 
     @cached_property
     def meter(self) -> Meter:

@@ -477,14 +477,12 @@ class Streaming(PlanRun):
         units, unit_at = job.reading.places, job.reading.unit_at
         long = _settling(job, unit) if unsettled(job) else 0
         tasks = TaskList(unit, units, units_each(units, unit_at, self.target_bytes), atom, long)
-        hears = self.listener.get("on_slice")
         feed = self.open(
             cast("Sequence[ReadTask]", tasks),
             *(job, self.tallies),
             settling=unsettled(job),
-            on_event=self.listener.get("on_event"),
-            on_slice=None if hears is None else partial(hears, job),
             on_core=self.holding.begin,
+            **self.reports(job),
         )
         return joined(feed, job.steps, spanning=job.spanning)
 

@@ -265,7 +265,14 @@ class RunTotals:
     failures: int = 0
 
 
-class Options(TypedDict, total=False):
+class Reports(TypedDict, total=False):
+    """Receivers of a driver's reports: of long waits, and of the end of each slice."""
+
+    on_event: OnEvent | None
+    on_slice: OnSlice | None
+
+
+class Options(Reports, total=False):
     """Options of every driver's ``open``, in addition to the tasks and how they start.
 
     ``stages`` has, for each stage, the resources that a task needs; ``slots``, ``limit_bytes``,
@@ -284,8 +291,6 @@ class Options(TypedDict, total=False):
     settling: bool
     ahead: int | None
     watchdog_s: float
-    on_event: OnEvent | None
-    on_slice: OnSlice | None
     on_core: Callable[[Core], None]
     speculative: bool | str
     ledger: Ledger | None

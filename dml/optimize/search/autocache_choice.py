@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 from dml.base.amounts import seconds_text
 from dml.base.read_times import ReadTimes
-from dml.expr.facts import Rows
 from dml.expr.node import Node
 from dml.ops.cache.autocache import AutoStored, varying
 from dml.ops.cache.stored import storable
@@ -41,14 +40,13 @@ def hinted(root: Node, reads: Mapping[str, float], *, everywhere: bool = True) -
     """
     ends = ((node, reads.get(names[-1], 0.0)) for node, names in prefixes_in(root) if reads)
     come = {id(node): times for node, times in ends if times}
-    cached = {id(each.inputs[0]) for each in root.walk() if each.rows in (Rows.KEPT, Rows.STORED)}
     made: dict[int, Node] = {}
     for node in root.walk():
         above = node.map_inputs(lambda below: made[id(below)])
         times = come.get(id(node), 0.0)
         if isinstance(node, AutoStored) and id(node.input) in come:
             above = above.replace(reads_to_come=come[id(node.input)])
-        elif everywhere and id(node) not in cached and _worth(node):
+        elif everywhere and _worth(node):
             above = AutoStored(above, reads_to_come=times)
         made[id(node)] = above
     return made[id(root)]

@@ -104,7 +104,7 @@ def test_a_run_that_is_collected_while_its_trace_is_written_ends(tmp_path: Path)
 
     def collected() -> None:
         with trace._lock:  # a garbage collection may begin here, and end the run
-            trace.hear(None, RunFinished(run="r"))
+            trace.hear(RunFinished(run="r"))
         ended.set()
 
     threading.Thread(target=collected, daemon=True).start()
