@@ -206,6 +206,10 @@ class TrayDesk:
             return [] if proven else CopiedRows()
         return Placed({name: self._room(name, start, stop) for name in self.wide})
 
+    def places(self, start: int, stop: int) -> list[np.ndarray]:
+        """Return memory for rows ``start`` to ``stop`` of each large column; [] without trays."""
+        return [] if self._part is None else [self._room(n, start, stop) for n in self.wide]
+
     def moved(self, block: Block, start: int) -> Block:
         """Return ``block``, whose first row is ``start``, with its large arrays copied to trays."""
         columns = list(block.columns)

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from dml.data.open_tensors import ExactType
+from dml.base.open_tensors import ExactType
 
 
 class Mark(ExactType):

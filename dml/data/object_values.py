@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from dml.base.arrow_types import is_list
+from dml.base.open_tensors import OpenTensor
 from dml.data.block import Block, column_bytes
 from dml.data.layouts import is_text_or_bytes
 from dml.data.list_marks import Padded, lengths_of
-from dml.data.open_tensors import OpenTensor
 from dml.data.schema import code_of
 from dml.kernels.vec import Vec
 

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from dml.base.fingerprint import digest
+from dml.base.open_tensors import OpenTensor
 from dml.data.layouts import usual_type
 from dml.data.list_marks import Padded, plain
-from dml.data.open_tensors import OpenTensor
 from dml.errors import SchemaError
 
 # Kernel type codes of the Arrow types that live in NumPy arrays; every other type is "arrow".

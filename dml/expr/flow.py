@@ -33,8 +33,11 @@ WHOLE = 1 << 62
 class Compute(Protocol):
     """Runs a flat program over columns; implemented by each tier of the kernels."""
 
-    def run(self, program: Any, inputs: Any, n: int, sel: Any = None) -> Any:
-        """Run ``program`` on ``n`` rows of ``inputs``, or on rows ``sel``; return a ``Result``."""
+    def run(self, program: Any, inputs: Any, n: int, sel: Any = None, *, rooms: Any = None) -> Any:
+        """Run ``program`` on ``n`` rows of ``inputs``, or on rows ``sel``; return a ``Result``.
+
+        Images may be written to the arrays ``rooms``.
+        """
 
 
 class Spill(Protocol):

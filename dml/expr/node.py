@@ -109,6 +109,8 @@ class Node:
     proven: ClassVar[bool] = False
     # How rows are cut into blocks has no visible effect: they are processed one by one.
     regroups: ClassVar[bool] = False
+    # Takes so long for a row, without calling a function, that workers compute rows side by side.
+    slow: bool = False
     # Large values are written into trays (``dml.data.batch_trays``) when they are computed.
     places: ClassVar[bool] = False
     # Memory factor of the rows that it gathers: 0 for none, 1 as they are, 2 joined or sorted.

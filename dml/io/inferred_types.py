@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dml.base.open_tensors import OpenTensor, column_of
 from dml.data.layouts import texts
-from dml.data.open_tensors import OpenTensor, column_of
 from dml.data.schema import CODES, TYPES, code_of, shape_of, short, tensor
 from dml.errors import SourceError
 from dml.io.column_store import Stored, stored_arrow

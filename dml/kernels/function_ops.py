@@ -16,7 +16,7 @@ def apply(step: Step, args: Sequence[Register], rows: int) -> Register:
     """Apply the function of ``step``; if all ``args`` are literals, the result is a literal."""
     function = functions()[step.op]
     if function.vectors:
-        return function.run([_written_out(arg, rows) for arg in args], step.params)
+        return function.run([written_out(arg, rows) for arg in args], step.params)
     given = [as_arrow(arg) for arg in args]
     # without rows, a function that may fail must not run
     fails = function.fails(step.params)
@@ -29,7 +29,7 @@ def apply(step: Step, args: Sequence[Register], rows: int) -> Register:
     return as_register(result[0] if constant else result, step.code)
 
 
-def _written_out(arg: Register, rows: int) -> Register:
+def written_out(arg: Register, rows: int) -> Register:
     """Expand a literal argument to a value for every row."""
     if isinstance(arg, Vec):
         return spread(arg, rows)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +19,8 @@ from dml.kernels import (
 )
 from dml.kernels.functions.table import function_of
 from dml.kernels.math import MATH_OPS
-from dml.kernels.program import CHAIN, Program, Step
+from dml.kernels.program import CHAINS, IMAGES, ChainTools, Program, Step
 from dml.kernels.vec import NEVER, CastFailure, Register, Vec, spread
-
-if TYPE_CHECKING:
-    from dml.kernels.functions.text_chain import Compiled
 
 
 def math_op(name: str) -> arithmetic_ops.Op:
@@ -49,9 +45,6 @@ NUMERIC_OPS: dict[str, arithmetic_ops.Op] = {
 }
 
 
-NO_KERNELS: Mapping[int, Compiled] = MappingProxyType({})
-
-
 class Result(NamedTuple):
     """One register per output of the program; ``failed`` is true if a check is true in any row.
 
@@ -69,7 +62,7 @@ def run(
     inputs: Sequence[Register],
     n: int,
     sel: np.ndarray | None = None,
-    compiled: Mapping[int, Compiled] = NO_KERNELS,
+    tools: ChainTools | None = None,
 ) -> Result:
     """Compute ``program`` over the ``n`` rows of ``inputs``, or over those in ``sel``.
 
@@ -77,8 +70,7 @@ def run(
     have one row per row computed, are contiguous and owned by the caller; only an output that is an
     input itself may, without ``sel``, share the input's memory. In a computed output every NaN is
     the canonical one, and validity is None if all rows are valid. Steps that no output needs are
-    not run. A text chain uses its kernel in ``compiled``, by the id of the step, if there is one. A
-    CastFailure has the row number in ``inputs``.
+    not run. Chains run with ``tools``. A CastFailure has the row number in ``inputs``.
     """
     rows = n if sel is None else len(sel)
     registers: list[Register | None] = [
@@ -90,16 +82,18 @@ def run(
         try:
             for step, dead in zip(program.steps, program.deaths, strict=True):
                 wanted = len(registers) in program.needed
-                registers.append(apply(step, registers, rows, compiled) if wanted else None)
+                registers.append(apply(step, registers, rows, tools) if wanted else None)
                 for register in dead:
                     registers[register] = None
         except CastFailure as failure:
             row = failure.row if sel is None else int(sel[failure.row])
             raise type(failure)(row, failure.value, failure.code) from None
         failed = rows > 0 and any(_holds_anywhere(registers[check]) for check in program.checks)
-        first = len(program.inputs)
-        found = ((registers[each], each >= first) for each in program.outputs)
-        outputs = [delivered(r, rows, borrowed) if computed else r for r, computed in found]
+        first, steps = len(program.inputs), program.steps
+        outputs = [
+            registers[i] if i < first else delivered(registers[i], rows, borrowed, steps[i - first])
+            for i in program.outputs
+        ]
         kept = None if program.keep is None else places(registers[program.keep], rows)
     made = outputs if kept is None else delivered_rows(program, outputs, kept)
     return Result(made, failed, kept)
@@ -151,16 +145,16 @@ def apply(
     step: Step,
     registers: Sequence[Register | None],
     rows: int,
-    compiled: Mapping[int, Compiled] = NO_KERNELS,
+    tools: ChainTools | None = None,
 ) -> Register:
     """Compute one step; the caller silences floating-point warnings."""
     if step.op == "lit":
         return literal(step)
     args = [registers[arg] for arg in step.args]
-    if step.op == CHAIN:
-        from dml.kernels.functions import text_chain  # noqa: PLC0415 most programs have no text
+    if step.op in CHAINS:
+        from dml.kernels.functions import chains  # noqa: PLC0415 most programs have no chain
 
-        return text_chain.apply(step, args, rows, compiled)
+        return chains.apply(step, args, rows, tools)
     vecs = [arg for arg in args if isinstance(arg, Vec)]
     if function_of(step.op) is not None:
         return function_ops.apply(step, args, rows)
@@ -188,15 +182,19 @@ def _holds_anywhere(register: Register | None) -> bool:
     return bool(holds.any())
 
 
-def delivered(register: Register | None, rows: int, borrowed: set[int]) -> Register:
+def delivered(register: Register | None, rows: int, borrowed: set[int], step: Step) -> Register:
     """Prepare a computed register for the caller: all rows, memory of its own, canonical NaN.
 
     ``borrowed`` are the ids of arrays that the caller or other outputs have; the result's is added.
+    Images, the results of a ``step`` IMAGES, are in memory of their own, without NaN.
     """
     if not isinstance(register, Vec):
         if isinstance(register, pa.Scalar):
             # pyarrow 26 cannot repeat a list zero times
             return pa.repeat(register, rows) if rows else pa.nulls(0, register.type)
+        return register
+    if step.op == IMAGES and id(register.values) not in borrowed:
+        borrowed.add(id(register.values))
         return register
     values, valid = spread(register, rows)
     if id(values) in borrowed or not values.flags.owndata or not values.flags.c_contiguous:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
 
 # The operation of a step for a sequence of text functions; ``text_chain.chained`` creates it.
 CHAIN = "text chain"
+# The same for image functions, by ``image_chain.chained``.
+IMAGES = "image chain"
+CHAINS = (CHAIN, IMAGES)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,8 +60,8 @@ class Program:
 
     @functools.cached_property
     def has_chain(self) -> bool:
-        """True if a step is a chain of text functions."""
-        return any(step.op == CHAIN for step in self.steps)
+        """True if a step is a chain of text functions or of image functions."""
+        return any(step.op in CHAINS for step in self.steps)
 
     @functools.cached_property
     def codes(self) -> tuple[str, ...]:
@@ -93,3 +99,27 @@ class Program:
     def reads(self) -> frozenset[int]:
         """Inputs that an output, a check or ``keep`` depends on."""
         return frozenset(register for register in self.needed if register < len(self.inputs))
+
+
+# Memory that a caller offers for results of image functions, so that they are written once: each
+# array, a part of the batch that is delivered, is taken by the first result of its shape and type.
+Rooms: TypeAlias = "list[np.ndarray]"
+
+
+@dataclasses.dataclass
+class ChainTools:
+    """What chains run with: ``kernels``, and ``rooms`` for the results of image functions.
+
+    ``kernels`` have the machine and the kernel of each step by its identity, since equal steps may
+    contain -0.0 and 0.0.
+    """
+
+    kernels: Mapping[int, tuple[Any, Any]] = dataclasses.field(default_factory=dict)
+    rooms: Rooms = dataclasses.field(default_factory=list)
+
+    def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        """Return a room of ``shape`` and ``dtype``, each once, or a new array."""
+        for number, array in enumerate(self.rooms):
+            if array.shape == shape and array.dtype == dtype:
+                return self.rooms.pop(number)
+        return np.empty(shape, dtype)

@@ -64,12 +64,18 @@ class Lane:
 
 
 def _needs(nodes: Sequence[Node]) -> Needs:
-    return next((node.needs for node in nodes if called(node)), Needs())
+    return next((node.needs for node in nodes if takes_long(node)), Needs())
 
 
 def called(node: Node) -> bool:
     """Return whether ``node`` calls a user's function that is not lifted; False for a source."""
     return node.calls is not None and bool(node.inputs) and not node.proven
+
+
+def takes_long(node: Node) -> bool:
+    """Return whether ``node`` is worth a lane: it calls a function, or is slow by itself."""
+    own = node.calls is not None and bool(node.inputs) and not node.proven
+    return own or node.slow
 
 
 def all_stay(node: Node) -> bool:
@@ -93,7 +99,7 @@ def stage_lanes(plan: Plan, *, joined: bool = True) -> tuple[Lane, ...]:
     are in no lane.
     """
     steps = plan.on_blocks[1:]
-    begin = next((n for n, step in enumerate(steps) if called(step)), len(steps))
+    begin = next((n for n, step in enumerate(steps) if takes_long(step)), len(steps))
     lanes = list[Lane]()
     first = begin
     for stored, some in groupby(steps[begin:], lambda step: step.rows is Rows.STORED):
@@ -177,7 +183,7 @@ def stream_lanes(plan: Plan, start: int = 0) -> dict[int, Lane]:
         stop, batched = number, stream[number].inputs[0].batched
         while stop < len(stream) and _continues(stream[stop], batched=batched):
             stop += 1
-        if any(map(called, stream[number:stop])):
+        if any(map(takes_long, stream[number:stop])):
             lanes = _lanes(stream[number:stop], base + number, batched=batched, joined=True)
             found |= {lane.first - base: lane for lane in lanes}
         number = max(stop, number + 1)
@@ -275,4 +281,4 @@ def _lanes(steps: Sequence[Node], first: int, *, batched: bool, joined: bool) ->
 
 def _begins(before: Sequence[Node], step: Node) -> bool:
     """Return whether ``step`` begins a section: it reads groups, or calls a second function."""
-    return step.group_rows > 0 or (called(step) and any(map(called, before)))
+    return step.group_rows > 0 or (takes_long(step) and any(map(takes_long, before)))

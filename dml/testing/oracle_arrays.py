@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dml.base.open_tensors import OpenTensor
 from dml.data.list_marks import Mark, Padded, plain
-from dml.data.open_tensors import OpenTensor
 from dml.errors import NullValueError, UDFError
 from dml.testing.oracle_rows import all_digits, kind_of, open_in, open_kind
 from dml.testing.oracle_sources import pythons

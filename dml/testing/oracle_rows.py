@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dml.data.open_tensors import OpenTensor
+from dml.base.open_tensors import OpenTensor
 from dml.errors import UDFError
 from dml.testing.oracle_types import code, of_code, shape
 

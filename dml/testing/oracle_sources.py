@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import orc
 
-from dml.data.open_tensors import OpenTensor
+from dml.base.open_tensors import OpenTensor
 from dml.errors import SourceError
 from dml.expr.node import Node
 from dml.io.arrow.arrow import ArrowSource

@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from dml.base.open_tensors import OpenTensor
 from dml.data.list_marks import plain
-from dml.data.open_tensors import OpenTensor
 from dml.errors import SchemaError
 from dml.expr.columns.value import ELEMENT, Value
 from dml.kernels.math import MATH_OPS

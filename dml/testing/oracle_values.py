@@ -84,6 +84,8 @@ def _meant(expr: Expr, args: list[Any]) -> Any:
         return None
     elementwise = (value_of,) if expr.op == "list.eval" else ()
     found = MEANINGS[expr.op].means(*args, *expr.params, *elementwise)
+    if isinstance(found, np.ndarray):
+        return np.ascontiguousarray(found)
     if found is None or not shape(expr.kind):
         return None if found is None else fit(found, code(expr.kind))
     elements = [fit(element, code(expr.kind)) for element in found]

@@ -257,7 +257,9 @@ def _batches(streaming: Streaming) -> Expected | None:
     plan = streaming.plan
     nodes = plan.operators[1:]
     batch = next((at for at, node in enumerate(nodes) if node.regroups), len(nodes))
-    last = max((at for at, node in enumerate(nodes[:batch]) if node.places), default=batch)
+    last = max(
+        (at for at, node in enumerate(nodes[:batch]) if node.places or node.slow), default=batch
+    )
     if not last < batch < len(nodes):
         return None
     one_by_one = all(all_stay(node) for node in nodes[last:batch])

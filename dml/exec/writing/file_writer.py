@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dml.data.open_tensors import OpenTensor
+from dml.base.open_tensors import OpenTensor
 from dml.errors import PlanError, SchemaError
 from dml.exec.delivery.tables import record_batches
 from dml.exec.streams.stream import Streaming

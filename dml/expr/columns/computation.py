@@ -15,8 +15,9 @@ from dml.data.schema import TYPES, Schema, short
 from dml.errors import CastError, SchemaError
 from dml.expr.columns.typing import Lowered, lower
 from dml.expr.columns.value import Value, col, joined, rebuilt, value_text, walk
-from dml.kernels.functions.function import NoSuchElementFailure, RefusedFailure
+from dml.kernels.functions.function import NoSuchElementFailure, RefusedFailure, UnfitFailure
 from dml.kernels.functions.table import functions
+from dml.kernels.program import Rooms
 from dml.kernels.rows.random import exact_name, row_key, row_name, uniform
 from dml.kernels.vec import CastFailure, Vec
 
@@ -85,11 +86,17 @@ class Programs:
         return found
 
 
-def evaluate(programs: Programs, block: Block, at: At, sel: np.ndarray | None = None) -> Any:
+def evaluate(
+    programs: Programs,
+    block: Block,
+    at: At,
+    sel: np.ndarray | None = None,
+    rooms: Rooms | None = None,
+) -> Any:
     """Run a program on ``block``, on rows ``sel`` alone if given; return the ``Result``."""
     lowered = programs.of(block.schema)
     inputs = [_input(value, block, at) for value in lowered.inputs]
-    result = at.compute.run(lowered.program, inputs, block.n, sel)
+    result = at.compute.run(lowered.program, inputs, block.n, sel, rooms=rooms)
     for i, shape in lowered.tensors:
         result.outputs[i] = _shaped(result.outputs[i], shape)
     return result
@@ -200,22 +207,26 @@ class ComputedSegment:
         """Return the names and types of the output columns, for blocks of schema ``given``."""
         return Schema(zip(self.names, self.programs.of(given).types, strict=True))
 
-    def run(self, block: Block, at: At) -> Iterator[Block]:
-        """Yield the output block; if a strict cast fails, the rows before it, then raise."""
+    def run(self, block: Block, at: At, rooms: Rooms | None = None) -> Iterator[Block]:
+        """Yield the output block; if a strict cast fails, the rows before it, then raise.
+
+        Columns of images are written to ``rooms`` if these have their shape.
+        """
         try:
-            yield self._whole(block, at)
+            yield self._whole(block, at, rooms)
         except CastFailure as failure:
             yield from self._until_failure(block, at, failure)
 
-    def _whole(self, block: Block, at: At) -> Block:
+    def _whole(self, block: Block, at: At, rooms: Rooms | None = None) -> Block:
         schema = self.schema(block.schema)
         if self.first is not None and (found := self._later(block.schema)):
             wider, later = found
             made = evaluate(self.first, block, at).outputs
-            return later._whole(Block(wider, (*block.columns, *made), block.ids), at)  # noqa: SLF001
+            given = Block(wider, (*block.columns, *made), block.ids)
+            return later._whole(given, at, rooms)  # noqa: SLF001
         kept = self.predicate.keep(block, at)
         ids = block.ids if kept is None else block.ids.take(kept)
-        result = evaluate(self.programs, block, at, kept)
+        result = evaluate(self.programs, block, at, kept, rooms)
         return Block(schema, tuple(result.outputs), ids)
 
     @remembered
@@ -257,6 +268,9 @@ def _cast_error(failure: CastFailure, block: Block, row: int) -> CastError:
             why="it has no such element",
             try_=".list.get(..., null_on_oob=True) gives null instead",
         )
+    elif isinstance(failure, UnfitFailure):
+        name, (_, try_) = failure.code.removeprefix("."), functions()[failure.code].refusal
+        error = CastError(f"{name} refuses the image", why=str(failure.value), try_=try_)
     elif isinstance(failure, RefusedFailure):
         why, try_ = functions()[failure.code].refusal
         name = failure.code.removeprefix(".")

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from dml.base.cached_property import cached_property
+from dml.base.open_tensors import OpenTensor
 from dml.data.list_marks import plain
-from dml.data.open_tensors import OpenTensor
 from dml.data.schema import CODES, Schema, code_of, shape_of, short, tensor
 from dml.errors import SchemaError
 from dml.expr.columns.promotion import (
@@ -78,10 +78,10 @@ class Lowered:
 
 
 def _with_chains(program: Program) -> Program:
-    """Return ``program`` with consecutive functions of text merged into one step."""
-    if not any(step.op.startswith("str.") for step in program.steps):
+    """Return ``program`` with consecutive functions of text, or of images, merged into one step."""
+    if not any(step.op.startswith(("str.", "image.")) for step in program.steps):
         return program
-    from dml.kernels.functions.text_chain import chained  # noqa: PLC0415 most programs have no text
+    from dml.kernels.functions.chains import chained  # noqa: PLC0415 most programs have neither
 
     return chained(program)
 

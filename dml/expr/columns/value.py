@@ -42,17 +42,28 @@ PREFIX = {"neg": "-", "not": "~", "bit_not": "~", "py_neg": "-"}
 class Value:
     """One operation ``op`` on ``args``, with plain data ``params``; values are immutable."""
 
-    __slots__ = ("_digest", "args", "calls", "depth", "draws", "op", "params", "refs", "total")
+    __slots__ = (
+        "_digest",
+        "args",
+        "calls",
+        "depth",
+        "draws",
+        "op",
+        "params",
+        "refs",
+        "slow",
+        "total",
+    )
 
     def __init__(self, op: str, args: tuple[Value, ...] = (), params: tuple[Any, ...] = ()) -> None:
         self.op, self.args, self.params = op, args, params
         self._digest: bytes | None = None
         refs = frozenset(params) if op == "col" else EMPTY
         depth, draws, total = 0, op in KEYED, not _may_fail(op, params)
-        calls = op == "udf"
+        calls, slow = op == "udf", op[:6] == "image."
         for arg in args:
             refs = refs | arg.refs if refs else arg.refs
-            calls = calls or arg.calls
+            calls, slow = calls or arg.calls, slow or arg.slow
             depth = max(depth, arg.depth)
             draws, total = draws or arg.draws, total and arg.total
         self.refs: frozenset[str] = refs
@@ -60,6 +71,8 @@ class Value:
         self.total: bool = total
         # True if the value calls a user's function; verbs extract such calls
         self.calls: bool = calls
+        # True if a row takes a millisecond, as images do
+        self.slow: bool = slow
         # operations on the longest path down, including this one
         self.depth: int = depth + 1
 
@@ -95,7 +108,7 @@ def _may_fail(op: str, params: tuple[Any, ...]) -> bool:
     return op == "cast" and bool(params[1])
 
 
-def _versions(op: str) -> tuple[int, ...]:
+def _versions(op: str) -> tuple[int | str, ...]:
     if "." not in op:
         return ()
     from dml.kernels.functions.table import versions  # noqa: PLC0415 - few columns use any

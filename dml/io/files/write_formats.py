@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.base.arrow_types import is_list
-from dml.data.open_tensors import OpenTensor, arrays_in
+from dml.base.open_tensors import OpenTensor, arrays_in
 from dml.errors import PlanError, SchemaError
 from dml.kernels.functions import zones
 

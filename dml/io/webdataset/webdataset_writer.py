@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dml.data.open_tensors import OpenTensor, arrays_in
+from dml.base.open_tensors import OpenTensor, arrays_in
 from dml.errors import SchemaError
 from dml.io.files.records import LONGEST
 from dml.io.files.write_formats import FileFormat, encoder, gzipped, is_tensor, json_of

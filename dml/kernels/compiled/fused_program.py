@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -20,12 +19,10 @@ from dml.kernels.compiled.expression_shapes import (
     split_kept,
 )
 from dml.kernels.compiled.jit import Kernel
+from dml.kernels.functions.chains import machines
 from dml.kernels.interpreter import Result
-from dml.kernels.program import Program, Step
+from dml.kernels.program import ChainTools, Program, Rooms
 from dml.kernels.vec import CastFailure, NotFusedError, Register, Vec
-
-if TYPE_CHECKING:
-    from dml.kernels.functions.text_kernel import ByteMachine
 
 
 class Fused:
@@ -41,7 +38,7 @@ class Fused:
             program = self.whole = dataclasses.replace(program, outputs=outputs, keep=None)
         self.split = kept or split(program, SUPPORTED)
         self.calls = [_Call(program, group) for group in self.split.groups]
-        self.texts = _machines(program)
+        self.chains = machines(program)
         self.rest: Program | None = None
         if self.split.rest or self.split.rest_checks:
             self.rest = dataclasses.replace(
@@ -54,7 +51,7 @@ class Fused:
         """Return the source of each kernel, in the variant for ``inputs`` with or without nulls."""
         return [
             *(call.source(call.has_nulls(inputs)) for call in self.calls),
-            *(machine.source for _, machine in self.texts),
+            *(machine.source for _, machine in self.chains),
         ]
 
     def run(
@@ -63,14 +60,16 @@ class Fused:
         inputs: Sequence[Register],
         n: int,
         sel: np.ndarray | None = None,
+        rooms: Rooms | None = None,
     ) -> Result:
         """Return what ``interpreter.run`` returns; ``kernels`` are those of ``sources(inputs)``."""
         block = _Block(self.whole, inputs, n, sel)
         count = len(self.calls)
         for call, kernel in zip(self.calls, kernels[:count], strict=True):
             call.run(kernel, block)
-        pairs = zip(self.texts, kernels[count:], strict=True)
-        texts = {id(step): (machine, kernel) for (step, machine), kernel in pairs}
+        pairs = zip(self.chains, kernels[count:], strict=True)
+        chains = {id(step): (machine, kernel) for (step, machine), kernel in pairs}
+        tools = ChainTools(chains, rooms or [])
         if block.flags[0]:
             return interpreter.run(self.program, inputs, n, sel)
         failed = bool(block.flags[1])
@@ -78,7 +77,7 @@ class Fused:
             block.outputs[i] = interpreter.picked(inputs[self.whole.outputs[i]], sel)
         if self.rest is not None:
             try:
-                rest = interpreter.run(self.rest, inputs, n, sel, texts)
+                rest = interpreter.run(self.rest, inputs, n, sel, tools)
             except CastFailure:
                 # of several failures, the first in the whole program is raised
                 return interpreter.run(self.program, inputs, n, sel)
@@ -116,16 +115,6 @@ def _take_arrays() -> dict[tuple[int, str], np.ndarray]:
         return _FREE.pop()
     except IndexError:
         return {}
-
-
-def _machines(program: Program) -> list[tuple[Step, ByteMachine]]:
-    """Return each text chain of ``program`` that a kernel can run, with its ``ByteMachine``."""
-    if not program.has_chain:
-        return []
-    from dml.kernels.functions.text_chain import machine_for  # noqa: PLC0415 most programs have no text
-
-    made = ((step, machine_for(step)) for step in program.steps)
-    return [(step, machine) for step, machine in made if machine is not None]
 
 
 # Selected rows of a block without a selection.

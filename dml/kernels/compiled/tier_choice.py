@@ -17,7 +17,7 @@ from dml.kernels import interpreter
 from dml.kernels.compiled.jit import Kernel, KernelCache
 from dml.kernels.functions.function import is_text
 from dml.kernels.interpreter import Result
-from dml.kernels.program import Program
+from dml.kernels.program import IMAGES, ChainTools, Program, Rooms
 from dml.kernels.vec import NotFusedError, Register, Vec
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ LOAD_AFTER = 80_000_000
 # The cost of a byte of text in NumPy, in row-steps; as one kernel serves all texts, it is already
 # compiled more often than other kernels.
 BYTE_STEPS = 8
+# The cost of an image, of which a kernel saves a third.
+IMAGE_STEPS = 500_000
 
 # Most programs with an ``_Entry``; without one, a program is split again, in one or two ms.
 MOST_PROGRAMS = 256
@@ -90,8 +92,8 @@ class KernelTiers:
         self.compile_after, self.load_after = compile_after, min(LOAD_AFTER, compile_after)
         self.cache = KernelCache(directory)
         self.counts = Counts()
-        # of all programs: one kernel serves all texts
-        self.text_steps = 0
+        # of all programs: one kernel serves all texts, and another all images
+        self.chain_steps = 0
         self._entries: dict[int, _Entry] = {}
         self._made_of = (directory, mode, compile_after)
 
@@ -104,13 +106,18 @@ class KernelTiers:
         inputs: Sequence[Register],
         n: int,
         sel: np.ndarray | None = None,
+        *,
+        rooms: Rooms | None = None,
     ) -> Result:
-        """Return what ``interpreter.run`` returns, computed by the tier chosen for this block."""
+        """Return what ``interpreter.run`` returns, computed by the tier chosen for this block.
+
+        Images may be written to ``rooms``.
+        """
         entry = self._entry(program)
         rows = n if sel is None else len(sel)
-        text_steps = _text_steps(program, inputs)
-        self.text_steps += text_steps
-        steps = entry.row_steps + (self.text_steps if text_steps else 0)
+        chain_steps = _chain_steps(program, inputs, rows)
+        self.chain_steps += chain_steps
+        steps = entry.row_steps + (self.chain_steps if chain_steps else 0)
         tier = self._tier(entry, rows, steps)
         if tier == "numpy" and self.kind == "auto" and rows and steps >= self.load_after:
             tier = "ready" if self._has_compiled_kernels(entry, inputs) else tier
@@ -118,12 +125,20 @@ class KernelTiers:
         entry.row_steps += rows * len(program.steps)
         if tier == "numpy":
             self.counts.numpy += 1
-            return interpreter.run(program, inputs, n, sel)
-        if entry.fused is None:
-            entry.fused = _fused(program)
+            return interpreter.run(
+                program, inputs, n, sel, ChainTools(rooms=rooms) if rooms else None
+            )
+        entry.fused = entry.fused or _fused(program)
         waiting = tier == "compiled"
         return _run_compiled(
-            entry.fused, self.cache, inputs, n, sel, counts=self.counts, waiting=waiting
+            entry.fused,
+            self.cache,
+            inputs,
+            n,
+            sel,
+            counts=self.counts,
+            waiting=waiting,
+            rooms=rooms,
         )
 
     def _entry(self, program: Program) -> _Entry:
@@ -157,10 +172,12 @@ class KernelTiers:
         return self.kind
 
 
-def _text_steps(program: Program, inputs: Sequence[Register]) -> int:
-    """Return the cost of a program's text chains in NumPy, in row-steps."""
+def _chain_steps(program: Program, inputs: Sequence[Register], rows: int) -> int:
+    """Return the cost of a program's chains in NumPy, in row-steps."""
     if not program.has_chain:
         return 0
+    if any(step.op == IMAGES for step in program.steps):
+        return IMAGE_STEPS * rows
     texts = (i for i in inputs if not isinstance(i, Vec) and is_text(i.type))
     return BYTE_STEPS * int(sum(text.nbytes for text in texts))
 
@@ -174,19 +191,22 @@ def _run_compiled(
     *,
     counts: Counts,
     waiting: bool,
+    rooms: Rooms | None = None,
 ) -> Result:
     """Run by kernels if all are loaded (after a wait if ``waiting``) and fit, else by NumPy."""
     kernels = _kernels(fused.sources(inputs), cache, waiting=waiting)
     if kernels and None not in kernels:
         try:
-            result = fused.run([k for k in kernels if k is not None], inputs, n, sel)
+            result = fused.run([k for k in kernels if k is not None], inputs, n, sel, rooms)
         except NotFusedError:
             counts.refused += 1
         else:
             counts.compiled += 1
             return result
     counts.numpy += 1
-    return interpreter.run(fused.program, inputs, n, sel)
+    return interpreter.run(
+        fused.program, inputs, n, sel, ChainTools(rooms=rooms) if rooms else None
+    )
 
 
 def _kernels(

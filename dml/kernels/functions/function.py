@@ -23,6 +23,10 @@ class RefusedFailure(CastFailure):
     """A function does not accept a value; ``code`` is the function's name."""
 
 
+class UnfitFailure(CastFailure):
+    """A function refuses a value; ``value`` is the reason, ``code`` the function's name."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kinds:
     """The types that a first argument may have: described by ``words``, tested by ``holds``.
@@ -45,7 +49,8 @@ class Function:
     row; ``refusal`` is then the reason and the remedy. ``literals`` returns the type of each
     parameter that is a tuple of column values, None for other parameters. With ``vectors``, for
     tensors, ``run`` takes numbers as ``Vec`` and may return a ``Vec``. ``version`` is raised
-    whenever the result for some row changes.
+    whenever the result for some row changes; ``tool`` returns the versions of libraries whose
+    change may change it.
     """
 
     name: str
@@ -58,6 +63,7 @@ class Function:
     literals: Callable[[pa.DataType, Params], tuple[pa.DataType | None, ...]] | None = None
     vectors: bool = False
     version: int = 1
+    tool: Callable[[], str] | None = None
 
 
 def of_one(function: Callable[..., pa.Array]) -> Callable[[Arrays, Params], pa.Array]:

@@ -17,6 +17,7 @@ def functions() -> dict[str, Function]:
         element_expressions,
         encoders,
         formats,
+        images,
         lists,
         moments,
         python,
@@ -26,7 +27,7 @@ def functions() -> dict[str, Function]:
         tokens,
     )
 
-    families = strings, lists, moments, structs, encoders, tokens, tensors, formats, python
+    families = strings, lists, moments, structs, encoders, tokens, tensors, formats, python, images
     return {
         function.name: function
         for family in (*families, element_expressions)
@@ -45,7 +46,13 @@ def may_fail(op: str, params: Params) -> bool:
     return function is not None and function.fails(params)
 
 
-def versions(op: str) -> tuple[int, ...]:
-    """Return the version of ``op`` for fingerprints; () for version 1, and for other operations."""
+def versions(op: str) -> tuple[int | str, ...]:
+    """Return the version of ``op`` for fingerprints; () for version 1, and for other operations.
+
+    It is followed by the versions of the libraries that compute the result, if there are any.
+    """
     function = function_of(op)
-    return () if function is None or function.version == 1 else (function.version,)
+    if function is None:
+        return ()
+    own = () if function.version == 1 else (function.version,)
+    return own if function.tool is None else (*own, function.tool())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,9 +19,10 @@ from dml.kernels.arrow_ops import as_arrow
 from dml.kernels.compiled.jit import Kernel
 from dml.kernels.functions import bytewise, text_kernel
 from dml.kernels.functions.bytewise import Bytes, bytes_of, text_of
+from dml.kernels.functions.chain_pass import Chaining
 from dml.kernels.functions.function import is_text
 from dml.kernels.functions.text_kernel import ByteMachine
-from dml.kernels.program import CHAIN, Program, Step
+from dml.kernels.program import CHAIN, ChainTools, Program, Step
 from dml.kernels.vec import ARROW_TYPES, CastFailure, Register, from_arrow
 
 # Bytes that go through all functions at a time: with their results they stay in the cache.
@@ -38,10 +39,6 @@ OF_ANY_LISTS = {"list.slice", EVALUATED}
 
 Links: TypeAlias = tuple[tuple[str, tuple[Any, ...]], ...]
 
-# The machine and kernel of a chain; stored by the identity of the step, since equal steps may
-# contain -0.0 and 0.0.
-Compiled: TypeAlias = tuple[ByteMachine, Kernel]
-
 
 def chained(program: Program) -> Program:
     """Merge consecutive text functions of a program into single steps.
@@ -50,7 +47,14 @@ def chained(program: Program) -> Program:
     """
     if not any(_is_chainable(step) and step.op not in OF_ANY_LISTS for step in program.steps):
         return program
-    return _Chaining(program).merge_chains()
+    return Chaining(
+        program,
+        CHAIN,
+        fits=_is_chainable,
+        begins=lambda step: step.op not in OF_ANY_LISTS,
+        ends=lambda links: links[-1][0] == EVALUATED,
+        link=lambda step, _: (step.op, step.params),
+    ).merge_chains()
 
 
 def _is_chainable(step: Step) -> bool:
@@ -59,70 +63,21 @@ def _is_chainable(step: Step) -> bool:
     return bytewise.step_of(step.op, step.params) is not None
 
 
-class _Chaining:
-    """One pass over a program: finds the chains of steps, and renumbers the registers."""
-
-    def __init__(self, program: Program) -> None:
-        self.program, self.first = program, len(program.inputs)
-        self.readers = np.bincount(
-            [arg for step in program.steps for arg in step.args] + [*program.roots],
-            minlength=self.first + len(program.steps),
-        )
-        # by register: the links of the chain that ends there, and its input register
-        self.ends: dict[int, tuple[Links, int]] = {}
-        self.inside: set[int] = set()
-        for register, step in enumerate(program.steps, start=self.first):
-            if _is_chainable(step):
-                self.find(register, step)
-
-    def find(self, register: int, step: Step) -> None:
-        """Append ``step`` to the chain that it continues, or begin a new chain with it."""
-        (given,) = step.args
-        link = (step.op, step.params)
-        if given in self.ends and self.readers[given] == 1:
-            links, first = self.ends[given]
-            if links[-1][0] == EVALUATED:
-                return
-            del self.ends[given]
-            self.inside.add(given)
-            self.ends[register] = (*links, link), first
-        elif step.op not in OF_ANY_LISTS:
-            self.ends[register] = (link,), given
-
-    def merge_chains(self) -> Program:
-        """Return the program with each chain as one step, in the place of its last step."""
-        numbers = {register: register for register in range(self.first)}
-        steps: list[Step] = []
-        for register, step in enumerate(self.program.steps, start=self.first):
-            if register in self.inside:
-                continue
-            if register in self.ends:
-                links, given = self.ends[register]
-                step = Step(CHAIN, (given,), "arrow", links)  # noqa: PLW2901
-            moved = tuple(numbers[arg] for arg in step.args)
-            numbers[register] = self.first + len(steps)
-            steps.append(dataclasses.replace(step, args=moved))
-        outputs = tuple(numbers[register] for register in self.program.outputs)
-        checks = tuple(numbers[register] for register in self.program.checks)
-        keep = None if self.program.keep is None else numbers[self.program.keep]
-        return Program(self.program.inputs, tuple(steps), outputs, checks, keep)
-
-
-def apply(
-    step: Step, args: Sequence[Register], rows: int, compiled: Mapping[int, Compiled]
-) -> Register:
-    """Apply all functions of a chain, by a kernel if the step has one in ``compiled``."""
+def apply(step: Step, args: Sequence[Register], rows: int, tools: ChainTools) -> Register:
+    """Apply all functions of a chain, by a kernel if ``tools`` have one for the step."""
     (given,) = args
     if not isinstance(given, pa.Array) or not is_text(given.type) or not len(given):
         return _one_by_one(step.params, given, rows)
     # the bytes under nulls may be anything
     filled = given.fill_null("") if given.null_count else given
-    way = compiled.get(id(step))
+    way: Any = tools.kernels.get(id(step))  # its machine is a ``ByteMachine``
     found = None if way is None else _by_kernel(way, step.params, given, filled)
     return _by_numpy(step.params, given, filled) if found is None else found
 
 
-def _by_kernel(way: Compiled, links: Links, given: pa.Array, filled: pa.Array) -> pa.Array | None:
+def _by_kernel(
+    way: tuple[ByteMachine, Kernel], links: Links, given: pa.Array, filled: pa.Array
+) -> pa.Array | None:
     """Return the chain's result from its kernel; None if text that must be ASCII is not."""
     machine, kernel = way
     rows = bytes_of(filled)
@@ -144,12 +99,10 @@ def _by_numpy(links: Links, given: pa.Array, filled: pa.Array) -> Register:
 
 
 def machine_for(step: Step) -> ByteMachine | None:
-    """Return the tables with which a kernel runs a chain; None if ``step`` has none.
+    """Return the tables with which a kernel runs a chain; None if there are none.
 
     If the chain ends with ``list.eval``, its expression becomes part of the tables.
     """
-    if step.op != CHAIN:
-        return None
     links = step.params
     ending = links[-1][0] == EVALUATED
     machine = text_kernel.machine_of([step for _, step in _steps(links[:-1] if ending else links)])

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dml.base.open_tensors import OpenTensor
 from dml.data.block import Values, from_arrow, length, to_arrow
 from dml.data.list_marks import Mark
-from dml.data.open_tensors import OpenTensor
 from dml.data.schema import code_of, shape_of
 from dml.kernels.vec import Vec
 from dml.ops.group.aggregate_functions import (

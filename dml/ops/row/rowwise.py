@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from dml.base.cached_property import remembered
+from dml.base.cached_property import cached_property, remembered
+from dml.data import buffer_ownership
 from dml.data.block import Block
+from dml.data.row_slicing import by_weight
 from dml.data.schema import Schema, code_of
 from dml.errors import InternalError
 from dml.expr.columns.computation import ComputedSegment
@@ -25,10 +27,39 @@ def growing(env: Env, schema: Schema) -> bool:
     return any(value.op != "col" and code_of(schema[name]) == "arrow" for name, value in env)
 
 
+def slow_rows(node: Node, work: ComputedSegment, block: Block, at: At) -> Iterator[Block]:
+    """Yield the rows that ``work`` of ``node`` makes, a few at a time, in their batches' memory."""
+    desk = at.trays.desk(node.digest, node.schema, block.ids, at.epoch)
+
+    def made(start: int, stop: int) -> Iterator[Block]:
+        rooms = desk.places(start, stop)
+        for found in work.run(block.slice(start, stop), at, [*rooms]):
+            for array in rooms:
+                if array.dtype.kind == "f":  # no image has NaN
+                    buffer_ownership.finish(array, array.nbytes)
+            rooms = []
+            yield found
+
+    if desk.edge is None:
+        yield from by_weight(block.n, node.schema, made)
+        return
+    start = 0
+    while start < block.n:
+        stop = min(block.n, desk.edge(start))
+        yield from made(start, stop)
+        start = stop
+
+
 class RowWise(Node):
     """Outputs one row per input row; ``columns`` has the output columns as expressions."""
 
     rows: ClassVar[Rows] = Rows.SAME
+
+    @cached_property
+    def slow(self) -> bool:  # type: ignore[override]
+        """True if an expression takes so long that rows are computed in parallel."""
+        given = self.inputs[0].schema
+        return given.known and any(value.slow for _, value in self.columns(given))
 
     def columns(self, given: Schema) -> Env:
         """Return the output columns in order, as expressions over the columns of ``given``."""
@@ -53,4 +84,5 @@ class RowWise(Node):
         """Yield the computed columns of one block."""
         if not block.n and not self.schema.known:
             return iter(())  # without types, errors belong to the first row that gets here
-        return self._segment(block.schema).run(block, at)
+        work = self._segment(block.schema)
+        return slow_rows(self, work, block, at) if self.slow else work.run(block, at)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar
 
 from dml.base.cached_property import cached_property
@@ -18,12 +19,13 @@ from dml.expr.columns import computation
 from dml.expr.columns.value import Value, value_text, walk
 from dml.expr.facts import FilterOrder, Length, Rows
 from dml.expr.node import Node, op
-from dml.ops.row.rowwise import Env, growing
+from dml.ops.row.rowwise import Env, growing, slow_rows
 
 if TYPE_CHECKING:
     from dml.expr.flow import At
 
 NamedColumns = Env
+SLOW = attrgetter("slow")
 
 
 @op
@@ -58,6 +60,11 @@ class Segment(Node):
         """Return the input's length; None with a predicate."""
         return None if self.predicate else given[0]
 
+    @cached_property
+    def slow(self) -> bool:  # type: ignore[override]
+        """True if an expression takes so long that rows are computed in parallel."""
+        return True in map(SLOW, self._values)
+
     @property
     def draws(self) -> bool:  # type: ignore[override]
         """True if a predicate or column draws keyed random numbers."""
@@ -87,6 +94,9 @@ class Segment(Node):
 
     def run(self, block: Block, at: At) -> Iterator[Block]:
         """Yield the kept rows of ``block`` with the computed columns; several blocks if large."""
+        if self.slow:
+            yield from slow_rows(self, self.work, block, at)
+            return
         for part in in_parts(block, self.schema, partial(self._sampled, at)):
             yield from self.work.run(part, at)
 

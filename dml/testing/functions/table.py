@@ -6,6 +6,7 @@ from dml.testing.functions import (
     element_expressions,
     encoders,
     formats,
+    images,
     lists,
     moments,
     python,
@@ -31,6 +32,7 @@ MEANINGS: dict[str, FunctionMeaning] = {
             formats,
         ),
         python,
+        images,
     )
     for meaning in family.MEANINGS
 }

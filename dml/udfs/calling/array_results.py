@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from dml.base.open_tensors import OpenTensor, arrays_in
 from dml.data.block import Block, Values, column_bytes, cut, from_arrow, length
 from dml.data.buffer_ownership import owned
 from dml.data.escape_analysis import ReferenceCounts
 from dml.data.layouts import usual_column
 from dml.data.list_marks import Padded, plain
-from dml.data.open_tensors import OpenTensor, arrays_in
 from dml.data.row_slicing import LARGE_BYTES, LARGE_PART_BYTES
 from dml.data.schema import TYPES, Schema, code_of, shape_of, short, tensor
 from dml.errors import DmlError, UDFError, text_of, worded

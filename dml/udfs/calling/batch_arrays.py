@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from dml.base.arrow_types import is_list
+from dml.base.open_tensors import OpenTensor, arrays_in, stacked_in
 from dml.data import buffer_ownership
 from dml.data.block import Block, Values
 from dml.data.list_marks import Mark, Padded, lengths_of
 from dml.data.object_values import delivered_bytes
-from dml.data.open_tensors import OpenTensor, arrays_in, stacked_in
 from dml.data.schema import code_of, short
 from dml.errors import NullValueError
 from dml.expr.batch_run import ScatteredBatch

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dml.base.open_tensors import OpenTensor, column_of
 from dml.data.block import from_arrow
 from dml.data.layouts import usual_column
-from dml.data.open_tensors import OpenTensor, column_of
 from dml.data.schema import shape_of
 from dml.udfs.calling.python_rows import UnfitError, settle, to_list
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dml.base.open_tensors import OpenTensor, arrays_in, column_of
 from dml.data.batch_trays import placed
 from dml.data.block import Block, Values, from_arrow
 from dml.data.layouts import FEW, TEXTS, texts
 from dml.data.object_values import in_pieces
-from dml.data.open_tensors import OpenTensor, arrays_in, column_of
 from dml.data.schema import TYPES, Schema, code_of, shape_of, short, tensor
 from dml.errors import DmlError, UDFError, text_of, worded
 from dml.expr.user_call import UnreadableError, UserFunction

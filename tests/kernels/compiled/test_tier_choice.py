@@ -366,7 +366,7 @@ def test_tensors_are_refused_and_counted(directory: Path) -> None:
 def test_a_column_that_is_passed_on_needs_no_kernel() -> None:
     fused = Fused(Program(("arrow",), (), (0,)))
     assert not fused.calls
-    assert not fused.texts
+    assert not fused.chains
 
 
 def test_modes_have_names(directory: Path) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from PIL import Image
 
 from dml.api.dataset import Dataset
+from dml.base.open_tensors import OpenTensor, column_of
 from dml.data.schema import Schema
 from dml.errors import DmlError, SchemaError
 from dml.expr.columns.column import col
@@ -26,6 +30,14 @@ from tests.expr.checks import UNUSED, node_of, table
 SAMPLE, CASES, ROWS = 20, 40, 12
 LISTED = (pa.string(), pa.int32(), pa.float64(), pa.bool_(), pa.uint8())
 TENSORS = (pa.fixed_shape_tensor(pa.float32(), (2, 3)), pa.fixed_shape_tensor(pa.int64(), (4,)))
+IMAGES = (
+    OpenTensor(pa.uint8(), (None, None, 3)),
+    OpenTensor(pa.uint8(), (None, None, 1)),
+    OpenTensor(pa.uint8(), (None, None, 4)),
+    pa.fixed_shape_tensor(pa.uint8(), (5, 6, 3)),
+    pa.fixed_shape_tensor(pa.uint8(), (7, 4, 1)),
+)
+BYTES = (pa.binary(), pa.large_binary())
 NUMBERS = (0.0, -0.0, 1.5, float("nan"), -2.0)
 
 
@@ -39,13 +51,45 @@ def value(draw: random.Random, kind: pa.DataType) -> Any:
         return [value(draw, kind.value_type) for _ in range(kind.list_size)]
     if pa.types.is_struct(kind):
         return {field.name: value(draw, field.type) for field in kind}
+    if kind in BYTES and draw.random() < 0.7:
+        return picture(draw)
     if pa.types.is_date(kind):
         return VALUES[pa.timestamp("us")](draw).date()
     return VALUES[kind](draw)
 
 
+def pixels(draw: random.Random, height: int, width: int, channels: int) -> np.ndarray:
+    return np.frombuffer(draw.randbytes(height * width * channels), np.uint8).reshape(
+        height, width, channels
+    )
+
+
+def picture(draw: random.Random) -> bytes:
+    """An encoded image, of which some end too early."""
+    array = pixels(draw, draw.randint(1, 9), draw.randint(1, 9), draw.choice([1, 3, 4]))
+    target = io.BytesIO()
+    image = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
+    way = draw.choice(["PNG", "JPEG", "GIF", "BMP"])
+    image = image.convert("RGB") if way == "JPEG" and image.mode == "RGBA" else image
+    image.save(target, way)
+    found = target.getvalue()
+    return found[: len(found) // 2] if draw.random() < 0.1 else found
+
+
 def column(draw: random.Random, kind: pa.DataType) -> pa.Array:
     """Rows of a type."""
+    if kind in IMAGES:
+        height, width, channels = kind.shape
+        arrays = [
+            None
+            if draw.random() < 0.1
+            else pixels(draw, height or draw.randint(1, 9), width or draw.randint(1, 9), channels)
+            for _ in range(ROWS)
+        ]
+        if isinstance(kind, OpenTensor):
+            return column_of(arrays, kind)
+        cells = [None if array is None else array.reshape(-1).tolist() for array in arrays]
+        return pa.ExtensionArray.from_storage(kind, pa.array(cells, kind.storage_type))
     if not isinstance(kind, pa.FixedShapeTensorType):
         return pa.array([value(draw, kind) for _ in range(ROWS)], kind)
     size = kind.storage_type.list_size
@@ -62,6 +106,7 @@ KINDS = {
     **{f"v{i}": kind for i, kind in enumerate(VALUES)},
     **{f"l{i}": pa.list_(kind) for i, kind in enumerate(LISTED)},
     **{f"t{i}": kind for i, kind in enumerate(TENSORS)},
+    **{f"i{i}": kind for i, kind in enumerate(IMAGES)},
     "w": pa.list_(pa.int64(), 2),
     "d": pa.date32(),
     "m": pa.struct([("x", pa.int64()), ("y", pa.string())]),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 import pickle
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from PIL import Image
 
+from dml.base.open_tensors import OpenTensor, column_of
 from dml.data.block import from_arrow
 from dml.data.schema import code_of
 from dml.kernels.functions.function import NoSuchElementFailure
@@ -71,11 +74,46 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     ".replace_strict": (("a c", ""), ("x", None), pa.string(), (None,)),
     ".lookup": (("a c", ""), -1, 2),
     "list.lookup": (("a", "c"), None, 0),
+    "image.decode": ("RGB", 100, "raise", False),
+    "image.size": (100,),
+    "image.crop": (0, 1, 2, 1),
+    "image.center_crop": (2, 2),
+    "image.random_crop": (2, 1),
+    "image.random_crop_box": (2, 1),
+    "image.random_resized_crop": (2, 3, (0.1, 1.0), (0.7, 1.5), "bilinear", True),
+    "image.random_resized_crop_box": (2, 3, (0.1, 1.0), (0.7, 1.5), "bilinear", True),
+    "image.resize": (2, 2, "lanczos", True, None),
+    "image.pad": ((1, 0, 2, 1), (7,)),
+    "image.flip": ("horizontal",),
+    "image.rotate": (30.0, "bilinear", False, (0,)),
+    "image.affine": ((1.0, 0.1, 0.0, 0.0, 1.0, 0.0), "nearest", (0,)),
+    "image.random_erasing": (1.0, (0.1, 0.5), (0.5, 2.0), (9,)),
+    **dict.fromkeys(("image.brightness", "image.contrast", "image.saturation"), (1.5,)),
+    "image.hue": (0.25,),
+    "image.gray": (1,),
+    "image.lut": (bytes(range(255, -1, -1)),),
+    "image.blur": (1.0,),
+    "image.enhance": ("equalize",),
+    "image.encode": ("png", 75),
+    "image.normalize": ((0.5,), (0.25,), "CHW"),
 }
 ITEMS = {
     pa.list_(pa.int64()): pa.array([1, 1, None, 3, 5, 6]),
     pa.list_(pa.string()): pa.array(["a", "a", None, "a", "c", "e"]),
 }
+DRAWS = pa.array([0.1, 0.2, 0.3, 0.9, 0.5, 0.6])
+BOXES = pa.fixed_shape_tensor(pa.int64(), (4,))
+OTHERS: dict[str, pa.Array] = {
+    **dict.fromkeys(("image.random_crop", "image.random_crop_box"), DRAWS),
+    **dict.fromkeys(("image.random_resized_crop", "image.random_resized_crop_box"), DRAWS),
+    **dict.fromkeys(("image.random_erasing", "image.blur", "image.hue"), DRAWS),
+    "image.flip": pa.array([True, False] * 3),
+    "image.crop_box": pa.ExtensionArray.from_storage(
+        BOXES, pa.array([[0, 0, 2, 1]] * 6, BOXES.storage_type)
+    ),
+}
+# Functions with a further argument of the column's own type, or of its elements.
+OPTIONAL = ("str.concat", "list.contains", "list.count_matches", "list.index")
 TIME = dt.datetime(2020, 1, 2, 3, 4, 5)
 # Functions of many types, whose parameters are given for one.
 ONE: dict[str, pa.DataType] = {
@@ -83,6 +121,15 @@ ONE: dict[str, pa.DataType] = {
     "list.lookup": pa.list_(pa.string()),
     "list.eval": pa.list_(pa.int64()),
 }
+PIXELS = [np.full((h, w, 3), 40 * h + w, np.uint8) for h, w in ((2, 3), (4, 2), (3, 3), (2, 2))]
+
+
+def encoded(array: np.ndarray) -> bytes:
+    target = io.BytesIO()
+    Image.fromarray(array).save(target, "PNG")
+    return target.getvalue()
+
+
 DIGITS = pa.array(["2012", None, "2024", "2,5", "1e3", "-7"])
 READING = ("str.to_integer", "str.to_float", "str.to_datetime", "str.to_date")
 TENSOR = pa.fixed_shape_tensor(pa.float32(), (2, 1))
@@ -97,6 +144,8 @@ COLUMNS = (
     pa.array([["a"], None, [], ["b", None], ["c"], ["d", "e"]]),
     pa.array([TIME, None, TIME, TIME, TIME, TIME], pa.timestamp("us")),
     pa.array([TIME.time(), None, *[TIME.time()] * 4], pa.time64("us")),
+    column_of([PIXELS[0], None, *PIXELS[1:], PIXELS[0]], OpenTensor(pa.uint8(), (None, None, 3))),
+    pa.array([encoded(PIXELS[0]), None, *map(encoded, PIXELS[1:]), encoded(PIXELS[1])]),
     pa.array([{"x": 1, "y": 2}, None, *[{"x": 3, "y": None}] * 4]),
 )
 
@@ -106,7 +155,9 @@ def program(name: str, column: pa.Array) -> tuple[Program, list[pa.Array]]:
     kind = function.gives(column.type, params)
     code = code_of(kind)
     inputs = [column]
-    if function.rest is not None and name != "python.call":  # which takes one as well
+    if name in OTHERS:
+        inputs.append(OTHERS[name])
+    elif function.rest is not None and name in OPTIONAL:
         inputs.append(column if name == "str.concat" else ITEMS[column.type])
     places = tuple(range(len(inputs)))
     codes = tuple(code_of(i.type) for i in inputs)

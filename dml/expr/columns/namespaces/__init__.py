@@ -13,6 +13,7 @@ from dml.expr.columns.value import C, Value
 
 if TYPE_CHECKING:
     from dml.expr.columns.namespaces.encoders import Encoders
+    from dml.expr.columns.namespaces.images import Images
     from dml.expr.columns.namespaces.lists import Lists
     from dml.expr.columns.namespaces.moments import Moments
     from dml.expr.columns.namespaces.strings import Strings
@@ -59,6 +60,13 @@ class Namespaced:
         from dml.expr.columns.namespaces.tensors import Tensors  # noqa: PLC0415
 
         return Tensors(self)
+
+    @property
+    def image(self) -> Images[Self]:
+        """Functions of images, encoded as bytes or decoded."""
+        from dml.expr.columns.namespaces.images import Images  # noqa: PLC0415
+
+        return Images(self)
 
     def one_hot(self, size: int, dtype: Any = "float32") -> Self:
         """Return a vector ``(size,)`` with 1 at the index that the integer gives, and 0 elsewhere.

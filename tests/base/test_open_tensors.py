@@ -15,7 +15,7 @@ import pytest
 
 import dml
 from dml import col
-from dml.data.open_tensors import OpenTensor, arrays_in, column_of, stacked_in
+from dml.base.open_tensors import OpenTensor, arrays_in, column_of, stacked_in
 from dml.data.schema import Schema, data_type, short
 from dml.errors import SchemaError, SourceError, UDFError
 from tests.expr.checks import holds

@@ -1,0 +1,589 @@
+"""``col("x").image`` has functions of columns of images, encoded or decoded."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, Generic
+
+import numpy as np
+
+from dml.base.user_line import door
+from dml.errors import PlanError
+from dml.expr.columns.literal import plain, whole
+from dml.expr.columns.namespaces.namespace import Namespace
+from dml.expr.columns.value import C, Value, lit, walk
+
+MODES = ("RGB", "L", "RGBA")
+FILTERS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
+TURNS = ("nearest", "bilinear", "bicubic")
+LAYOUTS = ("CHW", "HWC")
+# As Pillow: beyond it, an image is refused unless the user says otherwise.
+MOST_PIXELS = 178_956_970
+# Most rows or columns of an image that is made.
+LONGEST = 1 << 16
+
+
+class ImageFunctions(Generic[C]):
+    """Functions of images, row by row; null gives null.
+
+    Encoded images are bytes, decoded ones tensors (height, width, channels) of uint8. Operations
+    are in integer arithmetic, with the bytes that Pillow gives. Functions ``random_...`` draw by
+    seed, epoch and row, as ``dml.random`` does; with ``params=True`` they return what was drawn.
+    """
+
+    __slots__ = ()
+    # The column, and the class of columns that are no images.
+    _given: Any
+    _kind: Any
+
+    # ------------------------------------------------------------------------------------ encoded
+
+    @door
+    def decode(
+        self,
+        mode: str = "RGB",
+        *,
+        max_pixels: int = MOST_PIXELS,
+        on_error: str = "raise",
+        exif_transpose: bool = False,
+    ) -> ImageFunctions[C]:
+        """Decode bytes to (height, width, channels) uint8, as Pillow's ``open`` and ``convert``.
+
+        Parameters
+        ----------
+        mode : "RGB", "L" (grey) or "RGBA"
+        max_pixels : larger images are refused before their pixels are decoded
+        on_error : "raise" CastError for an image that cannot be read, or give "null" for it
+        exif_transpose : turn photographs upright, as Pillow's ``ImageOps.exif_transpose``
+        """
+        return self._image(
+            "image.decode",
+            _one_of("mode of decode", mode, MODES),
+            whole("max_pixels", max_pixels, 1),
+            _one_of("on_error of decode", on_error, ("raise", "null")),
+            bool(exif_transpose),
+        )
+
+    @door
+    def size(self, *, max_pixels: int = MOST_PIXELS) -> C:
+        """Return (height, width), int64; of encoded images from the header alone."""
+        return self._plain("image.size", whole("max_pixels", max_pixels, 1))
+
+    @door
+    def encode(self, format: str = "png", *, quality: int = 75) -> C:
+        """Return the image as bytes of ``format``: "png", "jpeg" or "webp"."""
+        kind = _one_of("format of encode", format, ("png", "jpeg", "webp"))
+        return self._plain("image.encode", kind, whole("quality", quality, 1, 100))
+
+    # -------------------------------------------------------------------------------------- parts
+
+    @door
+    def crop(
+        self, top: Any, left: Any = None, height: Any = None, width: Any = None
+    ) -> ImageFunctions[C]:
+        """Return the part of ``height`` x ``width`` pixels from row ``top`` and column ``left``.
+
+        Or give a column of boxes (top, left, height, width), as ``params=True`` returns them.
+        """
+        if isinstance(top, self._kind) and left is height is width is None:
+            return self._image("image.crop_box", others=(top,))
+        place = (whole("top of crop", top, 0), whole("left of crop", left, 0))
+        return self._image("image.crop", *place, *_size("crop", height, width))
+
+    @door
+    def center_crop(self, height: int, width: int | None = None) -> ImageFunctions[C]:
+        """Return the middle part, a square if ``width`` is not given."""
+        return self._image("image.center_crop", *_size("center_crop", height, width))
+
+    @door
+    def random_crop(
+        self,
+        height: int,
+        width: int | None = None,
+        *,
+        seed: int | None = None,
+        params: bool = False,
+    ) -> Any:
+        """Return a part at a random place; or, with ``params``, its (top, left, height, width)."""
+        size = _size("random_crop", height, width)
+        made = self._plain if params else self._image
+        return made(_drawn("random_crop", params), *size, others=(self._draw(seed),))
+
+    @door
+    def random_resized_crop(
+        self,
+        height: int,
+        width: int | None = None,
+        *,
+        scale: Sequence[float] = (0.08, 1.0),
+        ratio: Sequence[float] = (3 / 4, 4 / 3),
+        filter: str = "bilinear",
+        antialias: bool = True,
+        seed: int | None = None,
+        params: bool = False,
+    ) -> Any:
+        """Return a part of random area and ratio, resized, as torchvision's RandomResizedCrop.
+
+        Parameters
+        ----------
+        height, width : size of the result; a square if ``width`` is not given
+        scale : least and greatest share of the area
+        ratio : least and greatest width over height
+        filter, antialias : as in ``resize``
+        seed : seed of the draws; None is the seed of the run
+        params : return the part's (top, left, height, width) in place of the image
+        """
+        made = self._plain if params else self._image
+        return made(
+            _drawn("random_resized_crop", params),
+            *_size("random_resized_crop", height, width),
+            _range("scale", scale, 0.0),
+            _range("ratio", ratio, 0.0),
+            *_filter(filter, antialias),
+            others=(self._draw(seed),),
+        )
+
+    @door
+    def resize(
+        self,
+        height: int,
+        width: int | None = None,
+        *,
+        filter: str = "bilinear",
+        antialias: bool = True,
+        box: Sequence[float] | None = None,
+    ) -> ImageFunctions[C]:
+        """Resize to ``height`` x ``width``; without ``width``, the shorter side gets ``height``.
+
+        Parameters
+        ----------
+        height, width : size of the result, in pixels
+        filter : "nearest", "box", "bilinear", "hamming", "bicubic" or "lanczos"
+        antialias : average all pixels that a result covers, as Pillow; False, of "bilinear" alone,
+            takes the four nearest, as OpenCV
+        box : (left, upper, right, lower) of the part to resize, as in Pillow
+        """
+        sides = (whole("height of resize", height, 1, LONGEST), None)
+        size = sides if width is None else _size("resize", height, width)
+        part = None if box is None else _box(box)
+        return self._image("image.resize", *size, *_filter(filter, antialias), part)
+
+    @door
+    def pad(
+        self, padding: int | Sequence[int], *, fill: int | Sequence[int] = 0
+    ) -> ImageFunctions[C]:
+        """Surround the image with ``fill``: by one width, or by (left, top, right, bottom)."""
+        given = padding if isinstance(padding, list | tuple) else (padding,) * 4
+        sides = tuple(whole("padding", each, 0, LONGEST) for each in given)
+        if len(sides) != 4:
+            raise _odd("padding", padding, "one width, or (left, top, right, bottom)")
+        return self._image("image.pad", sides, _colour(fill))
+
+    # ------------------------------------------------------------------------------------- places
+
+    @door
+    def flip(self, direction: str = "horizontal", *, where: Any = None) -> ImageFunctions[C]:
+        """Mirror the image "horizontal" or "vertical"; or, if given, only ``where`` it is true."""
+        others = () if where is None else (where,)
+        way = _one_of("direction of flip", direction, ("horizontal", "vertical"))
+        return self._image("image.flip", way, others=others)
+
+    @door
+    def random_flip(
+        self,
+        p: float = 0.5,
+        direction: str = "horizontal",
+        *,
+        seed: int | None = None,
+        params: bool = False,
+    ) -> Any:
+        """Mirror the image with probability ``p``; or, with ``params``, return whether to."""
+        where = self._chance(p, seed)
+        return where if params else self.flip(direction, where=where)
+
+    @door
+    def rotate(
+        self,
+        degrees: Any,
+        *,
+        filter: str = "nearest",
+        expand: bool = False,
+        fill: int | Sequence[int] = 0,
+    ) -> ImageFunctions[C]:
+        """Turn counterclockwise by ``degrees``, a number or a column; ``expand`` keeps corners."""
+        angle, others = self._factor("degrees", degrees)
+        form = _one_of("filter of rotate", filter, TURNS)
+        return self._image("image.rotate", angle, form, bool(expand), _colour(fill), others=others)
+
+    @door
+    def random_rotate(
+        self,
+        degrees: float | Sequence[float],
+        *,
+        seed: int | None = None,
+        params: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Turn by a random angle: up to ``degrees`` either way, or from a (low, high) range."""
+        low, high = degrees if isinstance(degrees, list | tuple) else _around(degrees)
+        angle = self._between(_number("degrees", low), _number("degrees", high), seed)
+        return angle if params else self.rotate(angle, **options)
+
+    @door
+    def affine(
+        self,
+        matrix: Sequence[float],
+        *,
+        filter: str = "nearest",
+        fill: int | Sequence[int] = 0,
+    ) -> ImageFunctions[C]:
+        """Take each pixel (x, y) from (ax + by + c, dx + ey + f), as Pillow's transform."""
+        given = tuple(_number("matrix of affine", each) for each in matrix)
+        if len(given) != 6:
+            raise _odd("the matrix of affine", matrix, "(a, b, c, d, e, f)")
+        form = _one_of("filter of affine", filter, TURNS)
+        return self._image("image.affine", given, form, _colour(fill))
+
+    @door
+    def random_erasing(
+        self,
+        p: float = 0.5,
+        *,
+        scale: Sequence[float] = (0.02, 0.33),
+        ratio: Sequence[float] = (0.3, 3.3),
+        fill: int | Sequence[int] = 0,
+        seed: int | None = None,
+    ) -> ImageFunctions[C]:
+        """Fill a random part with ``fill``, with probability ``p``."""
+        sizes = (_range("scale", scale, 0.0), _range("ratio", ratio, 0.0))
+        return self._image(
+            "image.random_erasing",
+            _probability(p),
+            *sizes,
+            _colour(fill),
+            others=(self._draw(seed),),
+        )
+
+    # ------------------------------------------------------------------------------------ colours
+
+    @door
+    def brightness(self, factor: Any) -> ImageFunctions[C]:
+        """Multiply the values by ``factor``, a number or a column; 1 changes nothing."""
+        return self._toned("brightness", factor)
+
+    @door
+    def contrast(self, factor: Any) -> ImageFunctions[C]:
+        """Move values away from the image's mean grey by ``factor``; 0 leaves only that grey."""
+        return self._toned("contrast", factor)
+
+    @door
+    def saturation(self, factor: Any) -> ImageFunctions[C]:
+        """Move values away from the pixel's own grey by ``factor``; 0 leaves only the grey."""
+        return self._toned("saturation", factor)
+
+    @door
+    def hue(self, shift: Any) -> ImageFunctions[C]:
+        """Turn the hue by ``shift``, from -0.5 to 0.5 of the circle."""
+        return self._toned("hue", shift)
+
+    @door
+    def blur(self, radius: Any) -> ImageFunctions[C]:
+        """Blur by a Gaussian of standard deviation ``radius`` pixels, as Pillow's GaussianBlur."""
+        return self._toned("blur", radius)
+
+    @door
+    def random_brightness(
+        self, factor: float | Sequence[float], *, seed: int | None = None, params: bool = False
+    ) -> Any:
+        """Change the brightness by a factor in 1 -/+ ``factor``, or in a (low, high) range."""
+        return self._random_tone("brightness", factor, seed, params=params)
+
+    @door
+    def random_contrast(
+        self, factor: float | Sequence[float], *, seed: int | None = None, params: bool = False
+    ) -> Any:
+        """Change the contrast by a factor in 1 -/+ ``factor``, or in a (low, high) range."""
+        return self._random_tone("contrast", factor, seed, params=params)
+
+    @door
+    def random_saturation(
+        self, factor: float | Sequence[float], *, seed: int | None = None, params: bool = False
+    ) -> Any:
+        """Change the saturation by a factor in 1 -/+ ``factor``, or in a (low, high) range."""
+        return self._random_tone("saturation", factor, seed, params=params)
+
+    @door
+    def random_hue(
+        self, shift: float | Sequence[float], *, seed: int | None = None, params: bool = False
+    ) -> Any:
+        """Turn the hue by up to ``shift`` either way, or by a shift in a (low, high) range."""
+        given = shift if isinstance(shift, list | tuple) else _around(shift)
+        drawn = self._between(*_range("shift", given), seed)
+        return drawn if params else self.hue(drawn)
+
+    @door
+    def random_blur(
+        self, radius: Sequence[float] = (0.1, 2.0), p: float = 1.0, *, seed: int | None = None
+    ) -> ImageFunctions[C]:
+        """Blur by a radius in a (low, high) range, with probability ``p``."""
+        low, high = _range("radius", radius, 0.0)
+        drawn = self._between(low, high, seed)
+        return self.blur(drawn * self._chance(p, seed, place=1).cast("float64"))
+
+    @door
+    def color_jitter(
+        self,
+        brightness: float = 0.0,
+        contrast: float = 0.0,
+        saturation: float = 0.0,
+        hue: float = 0.0,
+        *,
+        seed: int | None = None,
+    ) -> ImageFunctions[C]:
+        """Change brightness, contrast, saturation and hue by random amounts, in this order."""
+        found: ImageFunctions[C] = self
+        for name, most in (
+            ("brightness", brightness),
+            ("contrast", contrast),
+            ("saturation", saturation),
+            ("hue", hue),
+        ):
+            if _number(f"{name} of color_jitter", most):
+                found = getattr(found, f"random_{name}")(most, seed=seed)
+        return self.brightness(1.0) if found is self else found
+
+    @door
+    def gray(self, channels: int = 1, *, where: Any = None) -> ImageFunctions[C]:
+        """Weigh red, green and blue to grey, in one channel or in several equal ones.
+
+        Where ``where`` is false, an image that has as many channels as that keeps its colours.
+        """
+        others = () if where is None else (where,)
+        return self._image("image.gray", whole("channels", channels, 1, 3), others=others)
+
+    @door
+    def random_gray(self, p: float = 0.1, *, seed: int | None = None, params: bool = False) -> Any:
+        """Make the image grey, in three equal channels, with probability ``p``."""
+        where = self._chance(p, seed)
+        return where if params else self.gray(3, where=where)
+
+    @door
+    def lut(self, table: Any, *, where: Any = None) -> ImageFunctions[C]:
+        """Replace each value by its entry in ``table``, 256 numbers from 0 to 255."""
+        values = np.asarray(table)
+        if values.shape != (256,) or values.dtype.kind not in "iu" or not _bytes(values):
+            raise _odd("the table of lut", table, "256 whole numbers from 0 to 255")
+        others = () if where is None else (where,)
+        return self._image("image.lut", values.astype(np.uint8).tobytes(), others=others)
+
+    def invert(self) -> ImageFunctions[C]:
+        """Return 255 - value."""
+        return self.lut(255 - np.arange(256))
+
+    @door
+    def solarize(self, threshold: int = 128, *, where: Any = None) -> ImageFunctions[C]:
+        """Invert the values from ``threshold`` on."""
+        levels, least = np.arange(256), whole("threshold", threshold, 0, 256)
+        return self.lut(np.where(levels < least, levels, 255 - levels), where=where)
+
+    @door
+    def posterize(self, bits: int, *, where: Any = None) -> ImageFunctions[C]:
+        """Keep the upper ``bits`` bits of each value."""
+        kept = 8 - whole("bits of posterize", bits, 1, 8)
+        return self.lut(np.arange(256) >> kept << kept, where=where)
+
+    @door
+    def random_solarize(
+        self, threshold: int = 128, p: float = 0.5, *, seed: int | None = None
+    ) -> ImageFunctions[C]:
+        """Invert the values from ``threshold`` on, with probability ``p``."""
+        return self.solarize(threshold, where=self._chance(p, seed))
+
+    @door
+    def random_posterize(
+        self, bits: int, p: float = 0.5, *, seed: int | None = None
+    ) -> ImageFunctions[C]:
+        """Keep the upper ``bits`` bits of each value, with probability ``p``."""
+        return self.posterize(bits, where=self._chance(p, seed))
+
+    def equalize(self) -> ImageFunctions[C]:
+        """Spread the values evenly, as Pillow's ``ImageOps.equalize``."""
+        return self._image("image.enhance", "equalize")
+
+    def autocontrast(self) -> ImageFunctions[C]:
+        """Stretch the values to 0 to 255, as Pillow's ``ImageOps.autocontrast``."""
+        return self._image("image.enhance", "autocontrast")
+
+    # ------------------------------------------------------------------------------------- floats
+
+    @door
+    def normalize(
+        self, mean: float | Sequence[float], std: float | Sequence[float], *, layout: str = "CHW"
+    ) -> ImageFunctions[C]:
+        """Return ``(x / 255 - mean) / std`` in float32, channels first ("CHW") or last ("HWC")."""
+        means, deviations = _each("mean", mean), _each("std", std)
+        if 0 in deviations:
+            raise _odd("std", std, "deviations other than 0")
+        return self._image("image.normalize", means, deviations, _one_of("layout", layout, LAYOUTS))
+
+    def to_tensor(self, *, layout: str = "CHW") -> ImageFunctions[C]:
+        """Return ``x / 255`` in float32, channels first ("CHW") or last ("HWC")."""
+        return self.normalize(0.0, 1.0, layout=layout)
+
+    # ------------------------------------------------------------------------------------- columns
+
+    def _value(self, op: str, params: tuple[Any, ...], others: tuple[Any, ...]) -> Value:
+        args = tuple(o.value if isinstance(o, self._kind) else lit(plain(o)) for o in others)
+        return Value(op, (self._given.value, *args), params)
+
+    def _image(self, op: str, *params: Any, others: tuple[Any, ...] = ()) -> ImageFunctions[C]:
+        """Return function ``op`` of the images and ``others``: a column of images."""
+        made: ImageFunctions[C] = _image_class(self._kind)(self._value(op, params, others))
+        return made
+
+    def _plain(self, op: str, *params: Any, others: tuple[Any, ...] = ()) -> C:
+        """Return function ``op`` of the images and ``others``: a column of other values."""
+        made: C = self._kind(self._value(op, params, others))
+        return made
+
+    def _draw(self, seed: int | None, place: int = 0) -> Any:
+        """Return a draw that no other function of this column's expression has."""
+        earlier = sum(each.op == "random" for each in walk((self._given.value,)))
+        given = None if seed is None else whole("seed", seed)
+        return self._kind(Value("random", (), (given, earlier + place, None)))
+
+    def _chance(self, p: float, seed: int | None, place: int = 0) -> Any:
+        return self._draw(seed, place) < _probability(p)
+
+    def _between(self, low: float, high: float, seed: int | None) -> Any:
+        return self._draw(seed) * (high - low) + low
+
+    def _factor(self, what: str, factor: Any) -> tuple[float, tuple[Any, ...]]:
+        if isinstance(factor, self._kind):
+            return 0.0, (factor,)
+        return _number(what, factor), ()
+
+    def _toned(self, name: str, factor: Any) -> ImageFunctions[C]:
+        amount, others = self._factor(f"{name}'s amount", factor)
+        return self._image(f"image.{name}", amount, others=others)
+
+    def _random_tone(
+        self, name: str, factor: Any, seed: int | None, *, params: bool
+    ) -> ImageFunctions[C]:
+        given = factor if isinstance(factor, list | tuple) else (max(0, 1 - factor), 1 + factor)
+        drawn = self._between(*_range(f"{name}'s factor", given), seed)
+        return drawn if params else self._toned(name, drawn)
+
+
+class Images(ImageFunctions[C], Namespace[C]):
+    """The namespace ``.image`` of a column."""
+
+    __slots__ = ()
+    _title, _place = ".image", "image"
+
+    @property
+    def _given(self) -> Any:
+        return self._column
+
+    @property
+    def _kind(self) -> Any:
+        return type(self._column)
+
+
+@functools.cache
+def _image_class(kind: Any) -> Any:
+    """Return the class of columns of images: the class ``kind`` with the functions of images."""
+    members = {
+        "__slots__": (),
+        "__doc__": "A column of images: its functions follow each other without ``.image``.",
+        "_given": property(lambda self: self),
+        "_kind": kind,
+    }
+    return type("ImageColumn", (ImageFunctions, kind), members)
+
+
+def _number(what: str, given: Any) -> float:
+    found = plain(given)
+    if type(found) not in (int, float) or not math.isfinite(found):
+        raise PlanError(
+            f"{what} is {given!r}",
+            why=f"it is of type {type(given).__name__}",
+            try_="a finite number",
+        )
+    return float(found)
+
+
+def _around(most: Any) -> tuple[float, float]:
+    found = _number("the amount", most)
+    return -found, found
+
+
+def _drawn(name: str, params: bool) -> str:  # noqa: FBT001 - the caller's own flag
+    return f"image.{name}_box" if params else f"image.{name}"
+
+
+def _odd(what: str, given: Any, wanted: str) -> PlanError:
+    return PlanError(f"{what} is {given!r}", why="it does not say what to do", try_=wanted)
+
+
+def _one_of(what: str, given: Any, names: tuple[str, ...]) -> str:
+    if given in names:
+        return str(given)
+    raise _odd(what, given, f"one of {', '.join(map(repr, names))}")
+
+
+def _size(verb: str, height: Any, width: Any) -> tuple[int, int]:
+    wide = height if width is None else width
+    return (
+        whole(f"height of {verb}", height, 1, LONGEST),
+        whole(f"width of {verb}", wide, 1, LONGEST),
+    )
+
+
+def _filter(name: Any, antialias: Any) -> tuple[str, bool]:
+    if not antialias and name != "bilinear":
+        raise PlanError(
+            f"resize without antialias has no filter {name!r}",
+            why="it takes the four nearest pixels, which is bilinear",
+            try_='filter="bilinear", or antialias=True',
+        )
+    return _one_of("filter", name, FILTERS), bool(antialias)
+
+
+def _each(what: str, given: Any) -> tuple[float, ...]:
+    values = given if isinstance(given, list | tuple) else (given,)
+    if not values:
+        raise _odd(what, given, "a number, or one for each channel")
+    return tuple(_number(what, each) for each in values)
+
+
+def _range(what: str, given: Any, least: float | None = None) -> tuple[float, float]:
+    found = _each(what, given)
+    if len(found) != 2 or found[0] > found[1] or (least is not None and found[0] <= least):
+        raise _odd(what, given, "(low, high)" if least is None else "(low, high), both positive")
+    return found[0], found[1]
+
+
+def _box(given: Any) -> tuple[float, ...]:
+    found = _each("box of resize", given)
+    if len(found) != 4 or min(found[:2]) < 0 or found[0] >= found[2] or found[1] >= found[3]:
+        raise _odd("box of resize", given, "(left, upper, right, lower), in pixels")
+    return found
+
+
+def _colour(given: Any) -> tuple[int, ...]:
+    values = given if isinstance(given, list | tuple) else (given,)
+    return tuple(whole("fill", each, 0, 255) for each in values)
+
+
+def _probability(p: Any) -> float:
+    found = _number("p", p)
+    if not 0 <= found <= 1:
+        raise _odd("p", p, "a probability from 0 to 1")
+    return found
+
+
+def _bytes(values: np.ndarray) -> bool:
+    return bool(values.min() >= 0 and values.max() <= 255)

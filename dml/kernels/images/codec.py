@@ -1,0 +1,178 @@
+"""Encoded images are decoded to bytes that equal Pillow's: JPEG by simplejpeg, others by Pillow.
+
+A JPEG file that simplejpeg does not decode without a warning is given to Pillow, which decides
+whether it is readable.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dml.kernels.images.resample_filters import pixels_of
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Encoded: TypeAlias = "bytes | memoryview"
+# Most pixels of an image unless the user gives another number: beyond it, Pillow refuses as well.
+MOST_PIXELS = 178_956_970
+CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
+# The formats that are read; others of Pillow's would start programs (EPS), or have no pixels.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
+JPEG_START = b"\xff\xd8\xff"
+# Sixteen bits, of which the upper eight are kept, and numbers that are no pixels of a picture.
+WIDE = ("I;16", "I;16B", "I;16L", "I;16N")
+NUMBERS = ("I", "F")
+# Weights of red, green and blue in grey, in units of 2**-16 (ITU-R 601-2, as in Pillow).
+GREY = (19595, 38470, 7471)
+
+
+class UnreadableImage(Exception):  # noqa: N818 - a value failed; the operator makes it an error
+    """An encoded image is not readable; the text says why."""
+
+
+@functools.cache
+def libraries() -> str:
+    """Return the versions of the decoders, which are part of a result's fingerprint."""
+    return " ".join(f"{each}={_version(each)}" for each in ("simplejpeg", "pillow"))
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"
+
+
+@functools.cache
+def simplejpeg() -> Any:
+    """Import simplejpeg; return None if it is not installed."""
+    try:
+        import simplejpeg as found  # noqa: PLC0415 - an extra
+    except ImportError:
+        return None
+    return found
+
+
+@functools.cache
+def _pillow() -> Any:
+    """Import Pillow with all of its formats; raise UnreadableImage if it is not installed."""
+    try:
+        from PIL import Image  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise UnreadableImage(
+            'Pillow is not installed; pip install "dml[image]" installs it'
+        ) from None
+    Image.init()
+    return Image
+
+
+def size(data: Encoded, most_pixels: int = MOST_PIXELS) -> tuple[int, int]:
+    """Return height and width, read from the header; raise UnreadableImage for too many pixels."""
+    header = _jpeg_header(data)
+    if header is not None:
+        height, width = header[:2]
+    else:
+        width, height = _opened(data).size
+    _limit(height, width, most_pixels)
+    return height, width
+
+
+def decode(
+    data: Encoded, mode: str, most_pixels: int = MOST_PIXELS, *, upright: bool = False
+) -> Any:
+    """Return the image as (h, w, channels) uint8; raise UnreadableImage if it cannot be read.
+
+    ``mode`` is "RGB", "L" (grey) or "RGBA". With ``upright``, an image is turned as its EXIF
+    orientation says. Of an animation, the first picture is decoded.
+    """
+    if mode != "RGBA" and not upright:
+        found = _jpeg(data, mode, most_pixels)
+        if found is not None:
+            return found
+    image = _opened(data)
+    _limit(image.height, image.width, most_pixels)
+    try:
+        if upright:
+            from PIL import ImageOps  # noqa: PLC0415 - an extra
+
+            image = ImageOps.exif_transpose(image)
+        return np.ascontiguousarray(pixels_of(_converted(image, mode)))
+    except UnreadableImage:
+        raise
+    except Exception as error:  # noqa: BLE001 - a damaged file may raise anything
+        raise UnreadableImage(_reason(error)) from None
+
+
+def _jpeg(data: Encoded, mode: str, most_pixels: int) -> np.ndarray | None:
+    """Return what simplejpeg decodes without a warning, else None."""
+    header = _jpeg_header(data)
+    if header is None:
+        return None
+    height, width, space, _ = header
+    _limit(height, width, most_pixels)
+    if space not in ("YCbCr", "Gray", "RGB"):
+        return None  # inverted or not, CMYK is left to Pillow
+    grey = mode == "L"
+    try:
+        found: np.ndarray = simplejpeg().decode_jpeg(
+            data, "GRAY" if grey and space == "Gray" else "RGB", strict=True
+        )
+    except ValueError:
+        return None
+    return to_grey(found) if grey and space != "Gray" else found
+
+
+def _jpeg_header(data: Encoded) -> tuple[int, int, str, str] | None:
+    library = simplejpeg() if bytes(data[:3]) == JPEG_START else None
+    try:
+        return None if library is None else library.decode_jpeg_header(data, strict=True)
+    except ValueError:
+        return None
+
+
+def _limit(height: int, width: int, most: int) -> None:
+    if height * width > most:
+        raise UnreadableImage(f"it has {height} x {width} pixels; max_pixels is {most}")
+
+
+def _opened(data: Encoded) -> Image:
+    """Open an image with Pillow, which reads its header only."""
+    if not len(data):
+        raise UnreadableImage("it has no bytes")
+    try:
+        image: Image = _pillow().open(pa.BufferReader(data), formats=FORMATS)
+    except Exception as error:  # noqa: BLE001 - a damaged file may raise anything
+        raise UnreadableImage(_reason(error)) from None
+    return image
+
+
+def _converted(image: Image, mode: str) -> Image:
+    """Return ``image`` in ``mode``; of sixteen bits, the upper eight are kept."""
+    from PIL import Image  # noqa: PLC0415 - an extra
+
+    if image.mode in NUMBERS:
+        raise UnreadableImage(f"its pixels are numbers of 32 bits (mode {image.mode})")
+    if image.mode in WIDE:
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    return image if image.mode == mode else image.convert(mode)
+
+
+def _reason(error: BaseException) -> str:
+    """Return the error's text without addresses of objects, which differ between runs."""
+    text = " ".join(str(error).split())
+    if "cannot identify image file" in text:
+        return f"no decoder knows its format; it may be one of {', '.join(FORMATS)}"
+    return text or type(error).__name__
+
+
+def to_grey(array: np.ndarray) -> np.ndarray:
+    """Return (h, w, 1) uint8 of (h, w, 3), as Pillow weighs red, green and blue."""
+    wide = array.astype(np.int32)
+    total = wide[:, :, 0] * GREY[0] + wide[:, :, 1] * GREY[1] + wide[:, :, 2] * GREY[2]
+    return ((total + 0x8000) >> 16).astype(np.uint8)[:, :, None]

@@ -1,0 +1,80 @@
+"""Random parameters of one image are a function of the row's one uniform draw.
+
+A draw is a multiple of 2**-53, so it has 53 random bits, which start a sequence of 64-bit numbers.
+The arithmetic is exact or of single IEEE operations, so all processors draw the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+from dml.kernels.rows.ids import GOLDEN, mix64_int
+
+# Tries of a random area and ratio before the middle of the image is taken.
+TRIES = 10
+# Terms of the series of the exponential function, exact to a float's last bit for small arguments.
+TERMS = 20
+
+
+class ImageDraws:
+    """The sequence of random numbers that ``draw``, in [0, 1), starts."""
+
+    def __init__(self, draw: float) -> None:
+        self._key = mix64_int(int(draw * 2.0**53) + 1)
+        self._count = 0
+
+    def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
+        """Return the next number, at least ``low`` and less than ``high``."""
+        self._count += 1
+        bits = mix64_int(self._key + self._count * GOLDEN)
+        return low + (high - low) * ((bits >> 11) * 2.0**-53)
+
+    def integer(self, most: int) -> int:
+        """Return the next integer from 0 to ``most``."""
+        return min(int(self.uniform() * (most + 1)), most)
+
+
+def exponential(x: float) -> float:
+    """Return e to the power ``x``, from sums and products alone, so that no library decides."""
+    halvings = max(0, math.frexp(x)[1] + 1)
+    small, total = x / (1 << halvings), 1.0
+    for term in range(TERMS, 0, -1):
+        total = 1.0 + small / term * total
+    for _ in range(halvings):
+        total *= total
+    return total
+
+
+@functools.lru_cache
+def _logarithms(ratio: tuple[float, float]) -> tuple[float, float]:
+    return math.log(ratio[0]), math.log(ratio[1])
+
+
+def area_box(
+    shape: tuple[int, ...],
+    draws: ImageDraws,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+) -> tuple[int, int, int, int]:
+    """Return (top, left, height, width) of a random part, as torchvision's RandomResizedCrop.
+
+    The part's share of the area is uniform in ``scale``, the logarithm of its width over its height
+    uniform in ``ratio``. If ten tries do not fit, it is the largest part in the middle whose ratio
+    is allowed.
+    """
+    rows, columns = shape[:2]
+    low, high = _logarithms(ratio)
+    for _ in range(TRIES):
+        area = rows * columns * draws.uniform(*scale)
+        aspect = exponential(draws.uniform(low, high))
+        width, height = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < width <= columns and 0 < height <= rows:
+            return draws.integer(rows - height), draws.integer(columns - width), height, width
+    width, height = columns, rows
+    if columns < ratio[0] * rows:
+        height = round(columns / ratio[0])
+    elif columns > ratio[1] * rows:
+        width = round(rows * ratio[1])
+    height, width = max(min(height, rows), 1), max(min(width, columns), 1)
+    return (rows - height) // 2, (columns - width) // 2, height, width
