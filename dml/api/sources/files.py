@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from dml.api.dataset import Dataset
 from dml.base.user_line import door
+from dml.errors import PlanError
+from dml.expr.columns.column import col
 
 if TYPE_CHECKING:
     from dml.io.files.paths import Paths
@@ -231,6 +233,55 @@ def read_binary_files(
 
     options: dict[str, Any] = {"atom_rows": atom_rows, "storage_options": storage_options}
     return Dataset(binary.read_binary_files(paths, include_paths, **options))
+
+
+@door
+def read_images(
+    paths: Paths,
+    *,
+    label: str | Mapping[str, Any] | None = None,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Read images as encoded bytes, one row each, in order of file name.
+
+    Columns are "path", below the common folder of all files, "label" if requested, and "image",
+    which ``col("image").image.decode()`` turns into pixels. No file is opened before its rows are
+    read.
+
+    Parameters
+    ----------
+    paths : a folder, a pattern such as "train/**/*.jpg", a file, a URL, or a list of these; of a
+        folder, the files with the suffix of an image format are read
+    label : "parent" is the name of the folder that has the file; a mapping has a value for each
+        such name; None makes no column
+    atom_rows : files that are read together; None: about 8 MiB
+    storage_options : options of the object store, for URLs
+
+    Raise SourceError for missing files, and CastError for a folder that the mapping lacks.
+    """
+    from dml.io.binary import binary
+
+    options: dict[str, Any] = {"atom_rows": atom_rows, "storage_options": storage_options}
+    source = binary.read_binary_files(paths, kind=binary.IMAGES, **options)
+    ds = Dataset(source).rename({binary.BYTES: "image"})
+    if label is None:
+        return ds.select(binary.PATH, "image")
+    folder = col(binary.PATH).str.extract("([^/]*)/[^/]*$", 1)
+    parent = folder.fill_null(os.path.basename(source.files.root))
+    if label != "parent":
+        parent = parent.replace_strict(_labels(label))
+    return ds.with_columns(label=parent).select(binary.PATH, "label", "image")
+
+
+def _labels(label: object) -> Mapping[str, Any]:
+    if isinstance(label, Mapping):
+        return label
+    raise PlanError(
+        f"label of read_images is {label!r}",
+        why="it says where a row's label comes from",
+        try_='label="parent" for the folder\'s name, {"cat": 0, "dog": 1}, or None',
+    )
 
 
 @door

@@ -508,7 +508,12 @@ def _unfit(function: Function, value: Value, kind: pa.DataType) -> SchemaError:
     words, first = function.takes.words, value_text(value.args[0])
     text_of_bytes = words == "text" and is_bytes(kind)
     listed = words == "text" and pa.types.is_list(kind) and is_text(kind.value_type)
-    tries = {text_of_bytes: ".str.decode() before", listed: ".list.join(...) before"}
+    encoded = words.startswith("decoded") and is_bytes(kind)
+    tries = {
+        text_of_bytes: ".str.decode() before",
+        listed: ".list.join(...) before",
+        encoded: ".image.decode() before",
+    }
     return SchemaError(
         f"{function.name.removeprefix('.')} needs {words}, {first} is {short(kind)}",
         why=f"it stands in {value_text(value)}",

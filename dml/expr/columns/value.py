@@ -246,12 +246,27 @@ def _value_text(value: Value, depth: int) -> str:
         return f"({args[0]} {INFIX[value.op]} {args[1]})"
     if value.op in PREFIX:
         return f"{PREFIX[value.op]}{args[0]}"
-    params = [str(p) if not isinstance(p, str) else repr(p) for p in value.params if p is not None]
+    shown = value.params[: _unusual(value.op, value.params)]
+    params = [str(p) if not isinstance(p, str) else repr(p) for p in shown if p is not None]
     if value.op == "udf":
         return f"{value.params[0].name}({', '.join(args)})"
     if "." in value.op:
         return f"{args[0]}.{value.op.removeprefix('.')}({', '.join([*args[1:], *params])})"
     return f"{value.op}({', '.join([*args, *params])})"
+
+
+def _unusual(op: str, params: tuple[Any, ...]) -> int:
+    """Return the number of parameters of a function up to the last that the user gave."""
+    if "." not in op:
+        return len(params)
+    from dml.kernels.functions.table import function_of  # noqa: PLC0415 - few columns use any
+
+    function, count = function_of(op), len(params)
+    for usual in reversed(() if function is None else function.usual):
+        if params[count - 1] != usual:
+            break
+        count -= 1
+    return count
 
 
 def _several(kinds: tuple[Any, ...] | None, left: tuple[str, ...]) -> str:

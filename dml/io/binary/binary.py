@@ -20,6 +20,10 @@ from dml.io.source import ATOM_BYTES, ATOM_ROWS, Unit
 from dml.kernels.rows.ids import RowIds
 
 KIND = FileKind("visible")
+IMAGES = FileKind(
+    "image",
+    (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".avif", ".jp2"),
+)
 BYTES, PATH = "bytes", "path"
 COLUMNS = Schema({BYTES: pa.binary(), PATH: pa.string()})
 # Arrow's offsets of binary values are 32 bits.
@@ -163,14 +167,16 @@ def read_binary_files(
     paths: Paths,
     include_paths: bool = True,  # noqa: FBT001, FBT002 - the name that other libraries use
     *,
+    kind: FileKind = KIND,
     atom_rows: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> BinarySource:
     """Read a row per file: a file, all files of a folder, a pattern, or a list of these.
 
     Column "bytes" has the content of the file, and "path" its path relative to the common folder of
-    all files, with "/" as separator; it does not depend on the location of that folder. Raises
+    all files, with "/" as separator; it does not depend on the location of that folder. Of folders,
+    the files of ``kind`` are read. Raises
     SourceError for absent files, for a file of 2 GiB and more, or a file that has changed.
     """
-    files = WholeFiles(*listed(paths, KIND, storage_options))
+    files = WholeFiles(*listed(paths, kind, storage_options))
     return BinarySource(files, bool(include_paths), atom_rows)

@@ -119,7 +119,7 @@ def _below(folder: str, endings: tuple[str, ...], above: tuple[str, ...]) -> Ite
             real = os.path.realpath(entry.path)
             if real not in above:
                 yield from _below(entry.path, endings, (*above, real))
-        elif not endings or entry.name.endswith(endings):
+        elif not endings or entry.name.lower().endswith(endings):
             yield entry.path
 
 

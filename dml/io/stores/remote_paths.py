@@ -92,7 +92,7 @@ def _files(store: ObjectStore, address: str, url: str, kind: FileKind) -> list[R
         return [_remote(store, address, info)]
     below = {
         name: each for name, each in _below(store, address, shown).items()
-        if not kind.endings or name.endswith(kind.endings)
+        if not kind.endings or name.lower().endswith(kind.endings)
     }  # fmt: skip
     if not below:
         ends = f"files that end in {', '.join(kind.endings)}, or a pattern for other names"

@@ -50,7 +50,8 @@ class Function:
     parameter that is a tuple of column values, None for other parameters. With ``vectors``, for
     tensors, ``run`` takes numbers as ``Vec`` and may return a ``Vec``. ``version`` is raised
     whenever the result for some row changes; ``tool`` returns the versions of libraries whose
-    change may change it.
+    change may change it. ``usual`` are the last parameters as they are
+    unless the user gives others; texts leave them out.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Function:
     vectors: bool = False
     version: int = 1
     tool: Callable[[], str] | None = None
+    usual: Params = ()
 
 
 def of_one(function: Callable[..., pa.Array]) -> Callable[[Arrays, Params], pa.Array]:

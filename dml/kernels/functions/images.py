@@ -13,7 +13,7 @@ import pyarrow as pa
 from dml.base.open_tensors import OpenTensor
 from dml.errors import SchemaError
 from dml.kernels.functions.function import Function, Kinds, Params, always, is_bytes
-from dml.kernels.images.codec import CHANNELS, libraries
+from dml.kernels.images.codec import CHANNELS, MOST_PIXELS, libraries
 from dml.kernels.images.resample_filters import short_side
 from dml.kernels.vec import Register, Vec
 
@@ -171,6 +171,7 @@ def _further(kind: pa.DataType) -> Callable[[pa.DataType], pa.DataType]:
 
 UNREADABLE = ("", ".image.decode(on_error='null'), and drop_nulls after it")
 MISFIT = ("", ".image.resize(...) or .image.pad(...) before, or a filter on .image.size()")
+AREAS = ((0.08, 1.0), (3 / 4, 4 / 3), "bilinear", True)
 DRAW, FLAG, FACTOR = _further(pa.float64()), _further(pa.bool_()), _further(pa.float64())
 
 
@@ -181,6 +182,7 @@ def _image(
     takes: Kinds = IMAGE,
     rest: Callable[[pa.DataType], pa.DataType] | None = None,
     fails: Callable[[Params], bool] = lambda _: False,
+    usual: Params = (),
 ) -> Function:
     return Function(
         f"image.{op}",
@@ -192,6 +194,7 @@ def _image(
         UNREADABLE if takes is not IMAGE else MISFIT,
         vectors=True,
         tool=libraries,
+        usual=usual,
     )
 
 
@@ -200,16 +203,34 @@ def _always(_params: Params) -> bool:
 
 
 FUNCTIONS = (
-    _image("decode", _decoded, takes=ENCODED, fails=lambda params: params[2] != "null"),
-    _image("size", always(SIZE), takes=EITHER, fails=_always),
+    _image(
+        "decode",
+        _decoded,
+        takes=ENCODED,
+        fails=lambda params: params[2] != "null",
+        usual=("RGB", MOST_PIXELS, "raise", False),
+    ),
+    _image("size", always(SIZE), takes=EITHER, fails=_always, usual=(MOST_PIXELS,)),
     _image("crop", _sized(2), fails=_always),
     _image("crop_box", _open, rest=_further(BOX), fails=_always),
     _image("center_crop", _sized(0), fails=_always),
     _image("random_crop", _sized(0), rest=DRAW, fails=_always),
     _image("random_crop_box", always(BOX), takes=EITHER, rest=DRAW, fails=_always),
-    _image("random_resized_crop", _random_resized, rest=DRAW),
-    _image("random_resized_crop_box", always(BOX), takes=EITHER, rest=DRAW, fails=_always),
-    _image("resize", _resized, fails=lambda params: params[4] is not None),
+    _image("random_resized_crop", _random_resized, rest=DRAW, usual=AREAS),
+    _image(
+        "random_resized_crop_box",
+        always(BOX),
+        takes=EITHER,
+        rest=DRAW,
+        fails=_always,
+        usual=AREAS,
+    ),
+    _image(
+        "resize",
+        _resized,
+        fails=lambda params: params[4] is not None,
+        usual=("bilinear", True, None),
+    ),
     _image("pad", _padded),
     _image("flip", rest=FLAG),
     _image("rotate", _rotated, rest=FACTOR),
