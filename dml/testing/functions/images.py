@@ -24,8 +24,7 @@ from dml.testing.functions.meaning import BYTES, Draw, FunctionMeaning, Gives, P
 from dml.testing.scalars.operations import CastFailed
 
 MODES = {"L": 1, "RGB": 3, "RGBA": 4}
-BOX = pa.fixed_shape_tensor(pa.int64(), (4,))
-PAIR = pa.fixed_shape_tensor(pa.int64(), (2,))
+BOX, PAIR = (pa.fixed_shape_tensor(pa.int64(), (n,)) for n in (4, 2))
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 WIDE = ("I;16", "I;16B", "I;16L", "I;16N")
 
