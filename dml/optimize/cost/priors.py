@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from dml.base.open_tensors import OpenTensor
 from dml.data.schema import Schema
 from dml.expr.columns.value import Value, walk
 from dml.expr.facts import Rows
@@ -82,8 +83,12 @@ OPERATIONS_NS: Final = {
     "cast": 1, "hash": 4, "random": 6, "row_id": 4, "is_in": 6, "bucketize": 8,
     "exp": 8, "log": 12, "log1p": 15, "expm1": 10, "pow": 15, "sin": 8, "cos": 8, "tanh": 8,
     "sqrt": 2, "truediv": 1.5, "floordiv": 4, "mod": 4, "col": 0, "lit": 0,
+    "image.decode": 1_200_000, "image.encode": 3_000_000, "image.size": 5_000,
+    "image.resize": 700_000, "image.random_resized_crop": 700_000, "image.crop": 2_000,
 }  # fmt: skip
-FAMILIES_NS: Final = {"str": 90, "list": 60, "tokens": 300, "dt": 10, "struct": 2, "tensor": 30}
+FAMILIES_NS: Final = {
+    "str": 90, "list": 60, "tokens": 300, "dt": 10, "struct": 2, "tensor": 30, "image": 100_000,
+}  # fmt: skip
 OTHER_FAMILY_NS: Final = 60
 
 # Shares of rows that a comparison keeps, where nothing is known of the values.
@@ -94,6 +99,8 @@ KEPT_BY: Final = {
 KEPT_BY_OTHERS: Final = 0.5
 
 TEXT_BYTES, LIST_ITEMS = 24, 8
+# The length of a tensor's axis, such as the height of an image, where rows differ.
+OPEN_AXIS = 256
 
 # Drivers: seconds to start, per partition and per byte of it (benchmarks/bench_processes.py).
 DRIVERS: Final = {
@@ -165,9 +172,8 @@ def _of_values(values: tuple[Value, ...], fixed_ns: float, *, compiled: bool) ->
 
 def _operation_ns(value: Value) -> float:
     family, dot, _ = value.op.partition(".")
-    if dot:
-        return FAMILIES_NS.get(family, OTHER_FAMILY_NS)
-    return OPERATIONS_NS.get(value.op, CHEAP_NS)
+    usual = FAMILIES_NS.get(family, OTHER_FAMILY_NS) if dot else CHEAP_NS
+    return OPERATIONS_NS.get(value.op, usual)
 
 
 def kept_share(node: Node) -> float:
@@ -202,6 +208,9 @@ def row_bytes(schema: Schema, columns: tuple[str, ...] | None = None) -> float:
 def _value_bytes(kind: pa.DataType) -> float:
     if isinstance(kind, pa.FixedShapeTensorType):
         return float(math.prod(kind.shape)) * _value_bytes(kind.value_type)
+    if isinstance(kind, OpenTensor):
+        axes = (OPEN_AXIS if length is None else length for length in kind.shape)
+        return float(math.prod(axes)) * _value_bytes(kind.value_type)
     if isinstance(kind, pa.StructType):
         return sum(_value_bytes(kind.field(i).type) for i in range(kind.num_fields))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def pillow(data: bytes, mode: str) -> np.ndarray | None:
     """The image as Pillow decodes it; None if it refuses."""
     try:
-        image = Image.open(io.BytesIO(data), formats=codec.FORMATS)
+        image: Image.Image = Image.open(io.BytesIO(data), formats=codec.FORMATS)
         if image.mode in ("I", "F") or image.width * image.height > codec.MOST_PIXELS:
             return None
         if image.mode.startswith("I;16"):

@@ -80,7 +80,7 @@ def test_opacity_is_multiplied_in_between_as_in_pillow() -> None:
     rng = np.random.default_rng(9)
     for _ in range(amount(60, 600)):
         array, wanted = drawn(rng, str(rng.choice(FILTERS)))
-        array = scene(1, *array.shape[:2], 4)
+        array = scene(1, array.shape[0], array.shape[1], 4)
         assert (resize(array, wanted) == by_pillow(array, wanted)).all(), wanted
 
 

@@ -168,9 +168,7 @@ def test_a_run_goes_on_where_it_was_left(name: str, taken: int) -> None:
 @pytest.mark.parametrize("name", ["read", "over a shuffle", "twice", "a function"])
 def test_images_are_made_in_slices_wherever_they_stand(name: str) -> None:
     text = str(PLACES[name](table()).batch(8).explain("physical"))
-    lines = [line for line in text.splitlines() if "image.normalize" in line]
-    assert len(lines) == 1
-    assert lines[0].startswith("slices"), text
+    assert [line for line in text.splitlines() if line.startswith("slices    Segment")], text
 
 
 @pytest.mark.parametrize("executor", ["sync", "threads"])
@@ -273,6 +271,7 @@ def test_a_schema_knows_sizes_where_they_are_known() -> None:
 
 def test_another_decoder_is_another_result(monkeypatch: pytest.MonkeyPatch) -> None:
     ds = table(2)
+    tool = images.BY_NAME["image.decode"].tool
     before = ds.with_columns(image=col("image").image.decode()).fingerprint
     for function in images.FUNCTIONS:
         assert function.tool is not None
@@ -280,7 +279,7 @@ def test_another_decoder_is_another_result(monkeypatch: pytest.MonkeyPatch) -> N
     try:
         after = ds.with_columns(image=col("image").image.decode()).fingerprint
     finally:
-        object.__setattr__(images.BY_NAME["image.decode"], "tool", images.libraries)
+        object.__setattr__(images.BY_NAME["image.decode"], "tool", tool)
     assert before != after
 
 

@@ -467,7 +467,7 @@ class ImageFunctions(Generic[C]):
 
     def _toned(self, name: str, factor: Any) -> ImageFunctions[C]:
         amount, others = self._factor(f"{name}'s amount", factor)
-        return self._image(f"image.{name}", amount, others=others)
+        return self._image(f"image.{name}", *(() if others else (amount,)), others=others)
 
     def _random_tone(
         self, name: str, factor: Any, seed: int | None, *, params: bool
