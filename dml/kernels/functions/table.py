@@ -14,6 +14,7 @@ def functions() -> dict[str, Function]:
     The first call imports the modules that define them.
     """
     from dml.kernels.functions import (  # noqa: PLC0415
+        boxes,
         element_expressions,
         encoders,
         formats,
@@ -27,7 +28,19 @@ def functions() -> dict[str, Function]:
         tokens,
     )
 
-    families = strings, lists, moments, structs, encoders, tokens, tensors, formats, python, images
+    families = (
+        strings,
+        lists,
+        moments,
+        structs,
+        encoders,
+        tokens,
+        tensors,
+        formats,
+        python,
+        images,
+        boxes,
+    )
     return {
         function.name: function
         for family in (*families, element_expressions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dml.testing.functions import (
+    boxes,
     element_expressions,
     encoders,
     formats,
@@ -33,6 +34,7 @@ MEANINGS: dict[str, FunctionMeaning] = {
         ),
         python,
         images,
+        boxes,
     )
     for meaning in family.MEANINGS
 }

@@ -37,6 +37,7 @@ IMAGES = (
     pa.fixed_shape_tensor(pa.uint8(), (5, 6, 3)),
     pa.fixed_shape_tensor(pa.uint8(), (7, 4, 1)),
 )
+BOXES = (pa.list_(pa.list_(pa.float64())), pa.list_(pa.list_(pa.int16())))
 BYTES = (pa.binary(), pa.large_binary())
 NUMBERS = (0.0, -0.0, 1.5, float("nan"), -2.0)
 
@@ -45,6 +46,14 @@ def value(draw: random.Random, kind: pa.DataType) -> Any:
     """One value, which may be null."""
     if draw.random() < 0.15:
         return None
+    if kind in BOXES:
+        inner = kind.value_type
+        sides = 4 if draw.random() < 0.97 else 3
+        return [
+            [draw.uniform(-9, 30) if inner == BOXES[0].value_type else draw.randint(-9, 30)
+             for _ in range(sides)]
+            for _ in range(draw.randint(0, 3))
+        ]  # fmt: skip
     if pa.types.is_list(kind) and kind.value_type in LISTED:
         return [value(draw, kind.value_type) for _ in range(draw.randint(0, 4))]
     if pa.types.is_fixed_size_list(kind):
@@ -107,6 +116,7 @@ KINDS = {
     **{f"l{i}": pa.list_(kind) for i, kind in enumerate(LISTED)},
     **{f"t{i}": kind for i, kind in enumerate(TENSORS)},
     **{f"i{i}": kind for i, kind in enumerate(IMAGES)},
+    **{f"b{i}": kind for i, kind in enumerate(BOXES)},
     "w": pa.list_(pa.int64(), 2),
     "d": pa.date32(),
     "m": pa.struct([("x", pa.int64()), ("y", pa.string())]),

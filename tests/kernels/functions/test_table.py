@@ -96,20 +96,26 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "image.enhance": ("equalize",),
     "image.encode": ("png", 75),
     "image.normalize": ((0.5,), (0.25,), "CHW"),
+    "boxes.resize": (10, 20),
+    "boxes.flip": (9,),
 }
 ITEMS = {
     pa.list_(pa.int64()): pa.array([1, 1, None, 3, 5, 6]),
     pa.list_(pa.string()): pa.array(["a", "a", None, "a", "c", "e"]),
 }
 DRAWS = pa.array([0.1, 0.2, 0.3, 0.9, 0.5, 0.6])
-BOXES = pa.fixed_shape_tensor(pa.int64(), (4,))
+BOXES, SIZES = (pa.fixed_shape_tensor(pa.int64(), (n,)) for n in (4, 2))
 OTHERS: dict[str, pa.Array] = {
     **dict.fromkeys(("image.random_crop", "image.random_crop_box"), DRAWS),
     **dict.fromkeys(("image.random_resized_crop", "image.random_resized_crop_box"), DRAWS),
     **dict.fromkeys(("image.random_erasing", "image.blur", "image.hue"), DRAWS),
-    "image.flip": pa.array([True, False] * 3),
-    "image.crop_box": pa.ExtensionArray.from_storage(
-        BOXES, pa.array([[0, 0, 2, 1]] * 6, BOXES.storage_type)
+    **dict.fromkeys(("image.flip", "boxes.flip"), pa.array([True, False] * 3)),
+    "boxes.resize": pa.ExtensionArray.from_storage(
+        SIZES, pa.array([[10, 20]] * 6, SIZES.storage_type)
+    ),
+    **dict.fromkeys(
+        ("image.crop_box", "boxes.crop"),
+        pa.ExtensionArray.from_storage(BOXES, pa.array([[0, 0, 2, 1]] * 6, BOXES.storage_type)),
     ),
 }
 # Functions with a further argument of the column's own type, or of its elements.
@@ -146,6 +152,7 @@ COLUMNS = (
     pa.array([TIME.time(), None, *[TIME.time()] * 4], pa.time64("us")),
     column_of([PIXELS[0], None, *PIXELS[1:], PIXELS[0]], OpenTensor(pa.uint8(), (None, None, 3))),
     pa.array([encoded(PIXELS[0]), None, *map(encoded, PIXELS[1:]), encoded(PIXELS[1])]),
+    pa.array([[[0, 1, 2, 3]], None, [], [[1, 2, 3, 4], [5, 6, 7, 8]], [], [[0, 0, 1, 1]]]),
     pa.array([{"x": 1, "y": 2}, None, *[{"x": 3, "y": None}] * 4]),
 )
 

@@ -12,6 +12,7 @@ from dml.expr.columns.literal import whole
 from dml.expr.columns.value import C, Value
 
 if TYPE_CHECKING:
+    from dml.expr.columns.namespaces.boxes import Boxes
     from dml.expr.columns.namespaces.encoders import Encoders
     from dml.expr.columns.namespaces.images import Images
     from dml.expr.columns.namespaces.lists import Lists
@@ -67,6 +68,13 @@ class Namespaced:
         from dml.expr.columns.namespaces.images import Images  # noqa: PLC0415
 
         return Images(self)
+
+    @property
+    def boxes(self) -> Boxes[Self]:
+        """Functions of lists of boxes, which follow the images that they mark."""
+        from dml.expr.columns.namespaces.boxes import Boxes  # noqa: PLC0415
+
+        return Boxes(self)
 
     def one_hot(self, size: int, dtype: Any = "float32") -> Self:
         """Return a vector ``(size,)`` with 1 at the index that the integer gives, and 0 elsewhere.
