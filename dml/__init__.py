@@ -1,6 +1,7 @@
 """The public names of dml are listed here: sources, expressions, Dataset, errors."""
 
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dml import errors, fleet
@@ -71,6 +72,8 @@ __version__ = "0.1.0"
 if not TYPE_CHECKING:  # a checker would take any name for a known one
 
     def __getattr__(name: str) -> object:
+        if name == "vision":
+            return import_module("dml.vision")
         return missing(sys.modules[__name__], name, "dml")
 
 

@@ -20,7 +20,19 @@ ROOT = Path(__file__).resolve().parent.parent
 # Rooms in the order in which data and plans pass: a room sees those before it.
 ORDER = (
     *("errors", "checks", "settings", "plugins", "events", "profile", "base", "kernels", "data"),
-    *("expr", "udfs", "io", "ops", "physical", "optimize", "exec", "fleet", "cache", "cluster"),
+    *(
+        "expr",
+        "vision",
+        "udfs",
+        "io",
+        "ops",
+        "physical",
+        "optimize",
+        "exec",
+        "fleet",
+        "cache",
+        "cluster",
+    ),
     *("ranks", "verify", "interop", "api", "dml", "cli", "testing"),
 )
 # Rooms that do not see each other, in whatever order they stand: they meet in values.

@@ -216,11 +216,15 @@ def saturation(image: Pixels, params: Params, given: Params) -> Pixels:
 
 
 def hue(image: Pixels, params: Params, given: Params) -> Pixels:
-    """Turn the hue by a part of the circle in steps of 1/256, as torchvision does for Pillow."""
-    shift = np.uint8(int(_factor(params, given) * 255) % 256)
+    """Turn the hue by a part of the circle in steps of 1/256, as torchvision does for Pillow.
+
+    A shift of 0.0 changes nothing, while the way to another colour space and back would.
+    """
+    amount = _factor(params, given)
+    shift = np.uint8(int(amount * 255) % 256)
 
     def change(array: np.ndarray) -> np.ndarray:
-        if array.shape[2] == 1:
+        if array.shape[2] == 1 or amount == 0:
             return array
         turned = np.array(picture(array[:, :, :3]).convert("HSV"))
         turned[:, :, 0] += shift

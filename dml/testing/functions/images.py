@@ -250,7 +250,7 @@ def _enhanced(kind: Any) -> Callable[..., np.ndarray]:
 
 def turned(image: np.ndarray, *rest: Any) -> np.ndarray:
     """Turn the hue, as torchvision's ``adjust_hue`` of an image of Pillow."""
-    if image.shape[2] == 1:
+    if image.shape[2] == 1 or rest[0] == 0:
         return image
     hue, saturation, value = pictured(image[:, :, :3]).convert("HSV").split()
     moved = (np.array(hue).astype(int) + int(rest[0] * 255)) % 256

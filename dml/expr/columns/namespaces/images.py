@@ -340,19 +340,20 @@ class ImageFunctions(Generic[C]):
         saturation: float = 0.0,
         hue: float = 0.0,
         *,
+        p: float = 1.0,
         seed: int | None = None,
     ) -> ImageFunctions[C]:
-        """Change brightness, contrast, saturation and hue by random amounts, in this order."""
-        found: ImageFunctions[C] = self
-        for name, most in (
-            ("brightness", brightness),
-            ("contrast", contrast),
-            ("saturation", saturation),
-            ("hue", hue),
-        ):
+        """Change brightness, contrast, saturation and hue by random amounts, in this order.
+
+        ``p`` is the probability that an image is changed at all.
+        """
+        chance = None if _probability(p) == 1 else self._chance(p, seed).cast("float64")
+        tones = (brightness, contrast, saturation, hue)
+        found: ImageFunctions[C] = self.brightness(1.0)
+        for name, most in zip(("brightness", "contrast", "saturation", "hue"), tones, strict=True):
             if _number(f"{name} of color_jitter", most):
-                found = getattr(found, f"random_{name}")(most, seed=seed)
-        return self.brightness(1.0) if found is self else found
+                found = found._jittered(name, most, chance, seed)
+        return found
 
     @door
     def gray(self, channels: int = 1, *, where: Any = None) -> ImageFunctions[C]:
@@ -457,8 +458,8 @@ class ImageFunctions(Generic[C]):
     def _chance(self, p: float, seed: int | None, place: int = 0) -> Any:
         return self._draw(seed, place) < _probability(p)
 
-    def _between(self, low: float, high: float, seed: int | None) -> Any:
-        return self._draw(seed) * (high - low) + low
+    def _between(self, low: float, high: float, seed: int | None, place: int = 0) -> Any:
+        return self._draw(seed, place) * (high - low) + low
 
     def _factor(self, what: str, factor: Any) -> tuple[float, tuple[Any, ...]]:
         if isinstance(factor, self._kind):
@@ -468,6 +469,13 @@ class ImageFunctions(Generic[C]):
     def _toned(self, name: str, factor: Any) -> ImageFunctions[C]:
         amount, others = self._factor(f"{name}'s amount", factor)
         return self._image(f"image.{name}", *(() if others else (amount,)), others=others)
+
+    def _jittered(self, name: str, most: float, chance: Any, seed: int | None) -> ImageFunctions[C]:
+        """Change one tone by a random amount in rows in which ``chance`` is 1."""
+        middle = 0.0 if name == "hue" else 1.0
+        low = -most if name == "hue" else max(0.0, 1.0 - most)
+        drawn = self._between(low, middle + most, seed, 1)
+        return self._toned(name, drawn if chance is None else (drawn - middle) * chance + middle)
 
     def _random_tone(
         self, name: str, factor: Any, seed: int | None, *, params: bool
