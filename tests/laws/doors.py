@@ -146,6 +146,7 @@ def read(name: str) -> Callable[[Path], dml.Dataset]:
 DOORS: dict[str, Callable[[Path], dml.Dataset]] = {
     **{f"read_{name}": read(name) for name in (*FILES, "text", "webdataset")},
     "read_binary_files": lambda folder: dml.read_binary_files(folder / "binary", **EACH),
+    "read_images": lambda folder: dml.read_images(f"{folder}/binary/*", label="parent", **EACH),
     "read_delta": lake("delta", "deltalake"),
     "read_lance": lake("lance", "lance"),
     "read_iceberg": iceberg,

@@ -51,7 +51,10 @@ ELEMENTS: dict[pa.DataType, Sequence[Any]] = {
     pa.list_(pa.list_(pa.int64())): ([1], [], None, [2, 3]),
     pa.list_(pa.null()): (None,),
 }
-SHAPED = ((pa.float32(), (2, 3)), (pa.int64(), (3,)), (pa.uint8(), (2, 1, 2)), (pa.bool_(), (2, 2)))
+SHAPED = (
+    *((pa.float32(), (2, 3)), (pa.int64(), (3,)), (pa.uint8(), (2, 1, 2)), (pa.bool_(), (2, 2))),
+    *((pa.uint8(), (4, 5, 3)), (pa.uint8(), (3, 7, 1))),
+)
 SINGLES: dict[pa.DataType, Sequence[Any]] = {
     pa.string(): WORDS,
     pa.large_string(): WORDS,

@@ -497,7 +497,8 @@ class Images(ImageFunctions[C], Namespace[C]):
 
     @property
     def _kind(self) -> Any:
-        return type(self._column)
+        given = self._column
+        return given._kind if isinstance(given, ImageFunctions) else type(given)  # noqa: SLF001
 
 
 @functools.cache
