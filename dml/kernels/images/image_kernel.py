@@ -139,18 +139,29 @@ def copied(source, base, pixel, channels, columns, out, at):
 
 @N.inlined
 def emitted(line, y, rows, columns, channels, mirrored, kind, table, bytes_out, floats_out):
-    for x in range(columns):
-        to = columns - 1 - x if mirrored else x
-        for c in range(channels):
-            value = line[np.uint64(x * channels + c)]
-            if kind & 1:
-                place = np.uint64((c * rows + y) * columns + to)
-            else:
-                place = np.uint64((y * columns + to) * channels + c)
-            if kind & 2:
-                floats_out[place] = table[np.uint64(c * 256) + np.uint64(value)]
-            else:
-                bytes_out[place] = value
+    step = channels
+    first = 0
+    if mirrored:
+        step = -channels
+        first = (columns - 1) * channels
+    for c in range(channels):
+        at = first + c
+        to = np.uint64((y * columns) * channels + c)
+        gap = np.uint64(channels)
+        if kind & 1:
+            to = np.uint64((c * rows + y) * columns)
+            gap = np.uint64(1)
+        base = np.uint64(c * 256)
+        if kind & 2:
+            for x in range(columns):
+                floats_out[to] = table[base + np.uint64(line[np.uint64(at)])]
+                at += step
+                to += gap
+        else:
+            for x in range(columns):
+                bytes_out[to] = line[np.uint64(at)]
+                at += step
+                to += gap
 
 
 @N.kernel
