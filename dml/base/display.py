@@ -11,10 +11,10 @@ A class that people look at derives from ``Displayed``, and says what it consist
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
+from typing import Final, Self
 
 HTML_COLUMNS: Final = 24  # more columns than these are elided in HTML
 ELLIPSIS: Final = "..."
@@ -23,6 +23,33 @@ PRE: Final = '<pre style="white-space:pre;overflow-x:auto">'
 TABLE: Final = '<div style="overflow-x:auto"><table style="border-collapse:collapse">'
 CELL: Final = "white-space:pre;padding:.2em .8em;text-align:"
 TYPE: Final = ";font-weight:normal;opacity:.65"  # of the second line of a header
+
+
+class Picture(str):
+    """A cell that HTML shows as an image; other media show it as text.
+
+    ``png`` returns the encoded image, or None if there is none, when HTML is made.
+    """
+
+    __slots__ = ("png",)
+
+    def __new__(cls, text: str, png: Callable[[], bytes | None]) -> Self:
+        """Make a cell of ``text`` and an image."""
+        made = super().__new__(cls, text)
+        made.png = png
+        return made
+
+    png: Callable[[], bytes | None]
+
+    def html(self) -> str:
+        """Return an image element with the picture in it, or the text."""
+        data = self.png()
+        if data is None:
+            return escaped(one_line(self))
+        import base64  # noqa: PLC0415 - only pictures need it
+
+        source = base64.b64encode(data).decode()
+        return f'<img alt="{escaped(one_line(self))}" src="data:image/png;base64,{source}">'
 
 
 @dataclass(frozen=True)
@@ -76,7 +103,7 @@ class Grid:
     def _html_row(self, row: Sequence[str], tag: str, style: str) -> str:
         cells = (
             f'<{tag} style="{CELL}{"left" if place in self.texts else "right"}{style}">'
-            f"{escaped(one_line(cell))}</{tag}>"
+            f"{cell.html() if isinstance(cell, Picture) else escaped(one_line(cell))}</{tag}>"
             for place, cell in enumerate(row)
         )
         return f"<tr>{''.join(cells)}</tr>"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 import dml
-from dml.base.display import ELLIPSIS, HTML_COLUMNS, Displayed, Grid, Page
+from dml.base.display import ELLIPSIS, HTML_COLUMNS, Displayed, Grid, Page, Picture
 from dml.exec.delivery.row_text import FirstRows
 
 CELL = st.text(st.characters(categories=["L", "N", "P", "S"]), max_size=8)
@@ -218,3 +218,13 @@ def test_a_description_is_a_dict_that_is_displayed_as_a_table() -> None:
     assert str(found).splitlines()[1].split() == ["n", "2", "1", "2.5", "1", "4", "3"]
     assert str(dml.from_dict({"s": ["a"]}).describe()) == "no column has numbers"
     assert str(dml.from_dict({"a\nb": [1]}).describe()).splitlines()[1].startswith("a\\nb ")
+
+
+def test_pictures_are_images_in_html_and_text_elsewhere() -> None:
+    grid = Grid([["name", "image"], ["<a>", Picture("b'<bytes>'", lambda: b"png")]], texts={0, 1})
+    assert grid.lines() == ["name  image", "<a>   b'<bytes>'"]
+    image = '<img alt="b\'&lt;bytes&gt;\'" src="data:image/png;base64,cG5n">'
+    assert image.replace("'", "&#x27;") in grid.html() or image in grid.html()
+    broken = Grid([["x"], [Picture("text", lambda: None)]])
+    assert "<img" not in broken.html()
+    assert "text" in broken.html()

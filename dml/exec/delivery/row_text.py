@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from dml.base.display import Displayed, Grid, one_line
+from dml.base.display import Displayed, Grid, Picture, one_line
 from dml.data.block import from_arrow
 from dml.data.schema import code_of, shape_of, short
 from dml.udfs.calling.python_rows import to_list
 
 LETTERS = 32
 NULL = "null"
+# The first bytes of files of JPEG, PNG, GIF, WebP, BMP and TIFF.
+STARTS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
 
 
 class FirstRows(Displayed):
@@ -48,7 +51,18 @@ def _cells(field: pa.Field, values: pa.ChunkedArray) -> list[str]:
 def _cell(value: Any) -> str:
     if value is None:
         return NULL
-    return _cut(one_line(repr(value.tolist()) if isinstance(value, np.ndarray) else str(value)))
+    text = _cut(one_line(repr(value.tolist()) if isinstance(value, np.ndarray) else str(value)))
+    if not _may_be_image(value):
+        return text
+    from dml.kernels.images.codec import thumbnail  # noqa: PLC0415 - few tables have images
+
+    return Picture(text, partial(thumbnail, value))
+
+
+def _may_be_image(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.ndim == 3 and value.dtype == np.uint8 and value.shape[2] in (1, 3, 4)
+    return isinstance(value, bytes) and value.startswith(STARTS)
 
 
 def _cut(text: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dml.kernels.images.resample_filters import pixels_of
+from dml.kernels.images.resample_filters import picture, pixels_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -24,6 +24,8 @@ MOST_PIXELS = 178_956_970
 CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
 # The formats that are read; others of Pillow's would start programs (EPS), or have no pixels.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
+# Most pixels of a side of a picture in a table.
+THUMBNAIL = 64
 JPEG_START = b"\xff\xd8\xff"
 # Sixteen bits, of which the upper eight are kept, and numbers that are no pixels of a picture.
 WIDE = ("I;16", "I;16B", "I;16L", "I;16N")
@@ -107,6 +109,19 @@ def decode(
         raise
     except Exception as error:  # noqa: BLE001 - a damaged file may raise anything
         raise UnreadableImage(_reason(error)) from None
+
+
+def thumbnail(image: bytes | np.ndarray) -> bytes | None:
+    """Return a small PNG of encoded bytes or (h, w, channels) uint8; None if it is unreadable."""
+    try:
+        found = _opened(image) if isinstance(image, bytes) else picture(image)
+        _limit(found.height, found.width, MOST_PIXELS)
+        found.thumbnail((THUMBNAIL, THUMBNAIL))
+        target = pa.BufferOutputStream()
+        found.convert("RGBA" if "A" in found.mode else "RGB").save(target, "PNG")
+    except Exception:  # noqa: BLE001 - a damaged file may raise anything, and is shown as text
+        return None
+    return bytes(target.getvalue())
 
 
 def _jpeg(data: Encoded, mode: str, most_pixels: int) -> np.ndarray | None:

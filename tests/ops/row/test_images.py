@@ -17,6 +17,7 @@ from dml import col
 from dml.data import batch_trays
 from dml.data.batch_trays import TrayMemory
 from dml.errors import CastError, SchemaError, SourceError
+from dml.exec.delivery import row_text
 from dml.kernels.functions import images
 from tests.kernels.images.pictures import jpeg, saved, scene
 from tests.sampling import amount
@@ -291,3 +292,13 @@ def test_draws_of_one_expression_are_independent() -> None:
     )
     turned = [not (row["image"] == row["plain"]).all() for row in ds.with_options(**QUIET).epoch(0)]
     assert 100 < sum(turned) < 200
+
+
+def test_a_notebook_shows_pictures() -> None:
+    ds = table(2).with_columns(
+        small=col("image").image.decode().resize(8, 8), broken=dml.lit(b"BM")
+    )
+    html = row_text.FirstRows(ds.to_arrow())._repr_html_()
+    assert html.count("<img") == 4
+    assert "data:image/png;base64," in html
+    assert "<img" not in str(row_text.FirstRows(ds.to_arrow()))
