@@ -13,7 +13,7 @@ import pyarrow as pa
 from dml.base.open_tensors import OpenTensor
 from dml.errors import SchemaError
 from dml.kernels.functions.function import Function, Kinds, Params, always, is_bytes
-from dml.kernels.images.codec import CHANNELS, MOST_PIXELS, libraries
+from dml.kernels.images.codec import CHANNELS, COLOURS, MOST_PIXELS, libraries
 from dml.kernels.images.resample_filters import short_side
 from dml.kernels.vec import Register, Vec
 
@@ -30,11 +30,12 @@ def is_encoded(kind: pa.DataType) -> bool:
 
 
 def is_image(kind: pa.DataType) -> bool:
-    """Return True for tensors of bytes whose last axis has 1, 3 or 4 channels."""
+    """Return True for tensors of bytes whose last axis has 1, 3 or 4 channels, or is open."""
     if not isinstance(kind, OpenTensor | pa.FixedShapeTensorType):
         return False
     shape = tuple(kind.shape)
-    return kind.value_type == pa.uint8() and len(shape) == 3 and shape[2] in CHANNELS.values()
+    known = (None, *CHANNELS.values())
+    return kind.value_type == pa.uint8() and len(shape) == 3 and shape[2] in known
 
 
 ENCODED = Kinds("encoded images, which are bytes", is_encoded)
@@ -45,7 +46,7 @@ EITHER = Kinds("images", lambda kind: is_encoded(kind) or is_image(kind))
 def dims_of(kind: pa.DataType) -> Dims:
     """Return height, width (None: not known before the rows are read) and channels."""
     height, width, channels = kind.shape
-    return height, width, channels
+    return height, width, COLOURS if channels is None else channels
 
 
 def image_type(dims: tuple[int | None, ...], value: pa.DataType | None = None) -> pa.DataType:
@@ -98,6 +99,24 @@ def _resized(kind: pa.DataType, params: Params) -> pa.DataType:
 
 def _random_resized(kind: pa.DataType, params: Params) -> pa.DataType:
     return image_type((*params[:2], dims_of(kind)[2]))
+
+
+def _filled(
+    gives: Callable[[pa.DataType, Params], pa.DataType],
+) -> Callable[[pa.DataType, Params], pa.DataType]:
+    """Return ``gives`` of a function whose last parameter is a colour."""
+
+    def checked(kind: pa.DataType, params: Params) -> pa.DataType:
+        channels, fill = dims_of(kind)[2], params[-1]
+        if len(fill) not in (1, channels):
+            raise SchemaError(
+                f"fill {fill} does not fit",
+                why=f"the image has {channels} channels",
+                try_="one number, or one for each channel",
+            )
+        return gives(kind, params)
+
+    return checked
 
 
 def _padded(kind: pa.DataType, params: Params) -> pa.DataType:
@@ -170,6 +189,7 @@ def _further(kind: pa.DataType) -> Callable[[pa.DataType], pa.DataType]:
 
 
 UNREADABLE = ("", ".image.decode(on_error='null'), and drop_nulls after it")
+NO_SIZE = ("", "rows without it: .image.decode(on_error='null') and drop_nulls before")
 MISFIT = ("", ".image.resize(...) or .image.pad(...) before, or a filter on .image.size()")
 AREAS = ((0.08, 1.0), (3 / 4, 4 / 3), "bilinear", True)
 DRAW, FLAG, FACTOR = _further(pa.float64()), _further(pa.bool_()), _further(pa.float64())
@@ -191,7 +211,7 @@ def _image(
         _alone(f"image.{op}"),
         rest,
         fails,
-        UNREADABLE if takes is not IMAGE else MISFIT,
+        {ENCODED.words: UNREADABLE, EITHER.words: NO_SIZE}.get(takes.words, MISFIT),
         vectors=True,
         tool=libraries,
         usual=usual,
@@ -231,11 +251,11 @@ FUNCTIONS = (
         fails=lambda params: params[4] is not None,
         usual=("bilinear", True, None),
     ),
-    _image("pad", _padded),
+    _image("pad", _filled(_padded)),
     _image("flip", rest=FLAG),
-    _image("rotate", _rotated, rest=FACTOR),
-    _image("affine"),
-    _image("random_erasing", rest=DRAW),
+    _image("rotate", _filled(_rotated), rest=FACTOR),
+    _image("affine", _filled(_same)),
+    _image("random_erasing", _filled(_same), rest=DRAW),
     _image("brightness", rest=FACTOR),
     _image("contrast", rest=FACTOR),
     _image("saturation", rest=FACTOR),

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 Encoded: TypeAlias = "bytes | memoryview"
 # Most pixels of an image unless the user gives another number: beyond it, Pillow refuses as well.
 MOST_PIXELS = 178_956_970
-CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
+CHANNELS = {"L": 1, "P": 1, "RGB": 3, "RGBA": 4}
+# Channels of images whose type leaves them open, as that of arrays from a function may.
+COLOURS = CHANNELS["RGB"]
 # The formats that are read; others of Pillow's would start programs (EPS), or have no pixels.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 # Most pixels of a side of a picture in a table.
@@ -90,10 +92,10 @@ def decode(
 ) -> Any:
     """Return the image as (h, w, channels) uint8; raise UnreadableImage if it cannot be read.
 
-    ``mode`` is "RGB", "L" (grey) or "RGBA". With ``upright``, an image is turned as its EXIF
-    orientation says. Of an animation, the first picture is decoded.
+    ``mode`` is "RGB", "L" (grey), "RGBA", or "P" (places in a palette). With ``upright``, an image
+    is turned as its EXIF orientation says. Of an animation, the first picture is decoded.
     """
-    if mode != "RGBA" and not upright:
+    if mode in ("RGB", "L") and not upright:
         found = _jpeg(data, mode, most_pixels)
         if found is not None:
             return found
@@ -175,7 +177,9 @@ def _converted(image: Image, mode: str) -> Image:
         raise UnreadableImage(f"its pixels are numbers of 32 bits (mode {image.mode})")
     if image.mode in WIDE:
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    return image if image.mode == mode else image.convert(mode)
+    if mode == "P" and image.mode not in ("P", "L"):
+        raise UnreadableImage(f"it has no palette (mode {image.mode})")
+    return image if mode in (image.mode, "P") else image.convert(mode)
 
 
 def _reason(error: BaseException) -> str:

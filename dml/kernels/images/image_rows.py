@@ -6,7 +6,7 @@ column of results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from dml.base.open_tensors import OpenTensor, arrays_in, column_of
 from dml.kernels.functions.function import UnfitFailure
-from dml.kernels.images.codec import UnreadableImage
+from dml.kernels.images.codec import COLOURS, UnreadableImage
 from dml.kernels.images.pixels import Misfit, Pixels
 from dml.kernels.images.steps import STEPS, float_table
 from dml.kernels.vec import Register, Vec
@@ -88,11 +88,13 @@ class _Chain:
         self.writer = last if last.op in WRITERS else None
         links = links[:-1] if self.writer is not None else links
         self.steps = [(STEPS[link.op], link) for link in links]
+        self.first = links[0].op if links else last.op
 
     def made(self, images: Any, row: int) -> Any:
         """Return what the last step gives for a row: pixels, an array, bytes or None."""
-        found, op = images[row], ""
+        op = self.first
         try:
+            found = images[row]
             for step, link in self.steps:
                 op = link.op
                 if isinstance(found, np.ndarray):
@@ -149,17 +151,31 @@ def _images(column: Register) -> tuple[Any, np.ndarray]:
         return column.values, valid
     valid = column.is_valid().to_numpy(zero_copy_only=False).copy()
     if isinstance(column.type, OpenTensor):
-        return arrays_in(column), valid
+        arrays = arrays_in(column)
+        return (_Coloured(arrays) if column.type.shape[2] is None else arrays), valid
     if pa.types.is_struct(column.type):
         column = column.field("bytes")
-        valid &= column.is_valid().to_numpy(zero_copy_only=False)
+        absent = valid & column.is_null().to_numpy(zero_copy_only=False)
+        return _Encoded(column, np.flatnonzero(absent)), valid
     return _Encoded(column), valid
 
 
-class _Encoded:
-    """The bytes of each row, without a copy."""
+class _Coloured(list[Any]):
+    """Arrays of a type that leaves the number of channels open; each must have three."""
 
-    def __init__(self, column: pa.Array) -> None:
+    def __getitem__(self, row: Any) -> Any:
+        found = super().__getitem__(row)
+        if found.shape[2] != COLOURS:
+            text = f"it has {found.shape[2]} channels; a function's schema must say so: u1[?,?,1]"
+            raise Misfit(text)
+        return found
+
+
+class _Encoded:
+    """The bytes of each row, without a copy; rows ``absent`` have a path in their place."""
+
+    def __init__(self, column: pa.Array, absent: Collection[int] = ()) -> None:
+        self.absent = frozenset(map(int, absent))
         wide = pa.types.is_large_binary(column.type)
         _, ends, data = column.buffers()
         edges = np.frombuffer(ends, np.int64 if wide else np.int32)
@@ -167,6 +183,8 @@ class _Encoded:
         self.data = memoryview(b"" if data is None else data).cast("B")
 
     def __getitem__(self, row: int) -> memoryview:
+        if row in self.absent:
+            raise UnreadableImage("it has no bytes, but the path of a file, which is not opened")
         return self.data[self.edges[row] : self.edges[row + 1]]
 
 

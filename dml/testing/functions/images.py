@@ -23,7 +23,7 @@ from dml.kernels.rows.ids import GOLDEN, mix64_int
 from dml.testing.functions.meaning import BYTES, Draw, FunctionMeaning, Gives, Params, fixed
 from dml.testing.scalars.operations import CastFailed
 
-MODES = {"L": 1, "RGB": 3, "RGBA": 4}
+MODES = {"L": 1, "P": 1, "RGB": 3, "RGBA": 4}
 BOX, PAIR = (pa.fixed_shape_tensor(pa.int64(), (n,)) for n in (4, 2))
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 WIDE = ("I;16", "I;16B", "I;16L", "I;16N")
@@ -56,7 +56,9 @@ def decoded(data: Any, mode: str, most: int, on_error: str, upright: bool) -> An
         image = ImageOps.exif_transpose(image) if upright else image
         if image.mode in WIDE:
             image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-        found = None if refused else arrayed(image.convert(mode))
+        refused |= mode == "P" and image.mode not in ("P", "L")
+        image = image if mode == "P" else image.convert(mode)
+        found = None if refused else arrayed(image)
     except Exception:  # noqa: BLE001 - a damaged file may raise anything
         found = None
     if found is None and on_error != "null":
@@ -317,10 +319,8 @@ def _encoded(kind: pa.DataType) -> bool:
 
 
 def _image(kind: pa.DataType) -> bool:
-    tensor = isinstance(kind, OpenTensor | pa.FixedShapeTensorType)
-    return tensor and kind.value_type == pa.uint8() and len(kind.shape) == 3 and kind.shape[2] in (
-        1, 3, 4,
-    )  # fmt: skip
+    tensor = isinstance(kind, OpenTensor | pa.FixedShapeTensorType) and len(kind.shape) == 3
+    return tensor and kind.value_type == pa.uint8() and kind.shape[2] in (1, 3, 4)
 
 
 def _either(kind: pa.DataType) -> bool:
@@ -409,7 +409,7 @@ MEANINGS = (
         lambda _, params: _of(None, None, MODES[params[0]]),
         decoded,
         lambda d, c: c.image.decode(
-            d.choice(["RGB", "L", "RGBA"]),
+            d.choice(["RGB", "L", "RGBA", "P"]),
             max_pixels=d.choice([40, 1000]),
             on_error=d.choice(["null", "null", "raise"]),
             exif_transpose=d.random() < 0.3,

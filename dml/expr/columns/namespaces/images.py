@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any, Generic
 
 import numpy as np
 
 from dml.base.user_line import door
-from dml.errors import PlanError
 from dml.expr.columns.literal import plain, whole
+from dml.expr.columns.namespaces.image_arguments import (
+    LONGEST,
+    are_bytes,
+    around,
+    box_of,
+    colour,
+    drawn_name,
+    filter_of,
+    finite,
+    interval,
+    numbers,
+    odd,
+    one_of,
+    probability,
+    size_of,
+)
 from dml.expr.columns.namespaces.namespace import Namespace
 from dml.expr.columns.value import C, Value, lit, walk
 
-MODES = ("RGB", "L", "RGBA")
-FILTERS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
+MODES = ("RGB", "L", "RGBA", "P")
 TURNS = ("nearest", "bilinear", "bicubic")
 LAYOUTS = ("CHW", "HWC")
 # As Pillow: beyond it, an image is refused unless the user says otherwise.
 MOST_PIXELS = 178_956_970
-# Most rows or columns of an image that is made.
-LONGEST = 1 << 16
 
 
 class ImageFunctions(Generic[C]):
@@ -53,16 +64,16 @@ class ImageFunctions(Generic[C]):
 
         Parameters
         ----------
-        mode : "RGB", "L" (grey) or "RGBA"
+        mode : "RGB", "L" (grey), "RGBA", or "P": the places in the palette, as masks have them
         max_pixels : larger images are refused before their pixels are decoded
         on_error : "raise" CastError for an image that cannot be read, or give "null" for it
         exif_transpose : turn photographs upright, as Pillow's ``ImageOps.exif_transpose``
         """
         return self._image(
             "image.decode",
-            _one_of("mode of decode", mode, MODES),
+            one_of("mode of decode", mode, MODES),
             whole("max_pixels", max_pixels, 1),
-            _one_of("on_error of decode", on_error, ("raise", "null")),
+            one_of("on_error of decode", on_error, ("raise", "null")),
             bool(exif_transpose),
         )
 
@@ -74,7 +85,7 @@ class ImageFunctions(Generic[C]):
     @door
     def encode(self, format: str = "png", *, quality: int = 75) -> C:
         """Return the image as bytes of ``format``: "png", "jpeg" or "webp"."""
-        kind = _one_of("format of encode", format, ("png", "jpeg", "webp"))
+        kind = one_of("format of encode", format, ("png", "jpeg", "webp"))
         return self._plain("image.encode", kind, whole("quality", quality, 1, 100))
 
     # -------------------------------------------------------------------------------------- parts
@@ -90,12 +101,12 @@ class ImageFunctions(Generic[C]):
         if isinstance(top, self._kind) and left is height is width is None:
             return self._image("image.crop_box", others=(top,))
         place = (whole("top of crop", top, 0), whole("left of crop", left, 0))
-        return self._image("image.crop", *place, *_size("crop", height, width))
+        return self._image("image.crop", *place, *size_of("crop", height, width))
 
     @door
     def center_crop(self, height: int, width: int | None = None) -> ImageFunctions[C]:
         """Return the middle part, a square if ``width`` is not given."""
-        return self._image("image.center_crop", *_size("center_crop", height, width))
+        return self._image("image.center_crop", *size_of("center_crop", height, width))
 
     @door
     def random_crop(
@@ -107,9 +118,9 @@ class ImageFunctions(Generic[C]):
         params: bool = False,
     ) -> Any:
         """Return a part at a random place; or, with ``params``, its (top, left, height, width)."""
-        size = _size("random_crop", height, width)
+        size = size_of("random_crop", height, width)
         made = self._plain if params else self._image
-        return made(_drawn("random_crop", params), *size, others=(self._draw(seed),))
+        return made(drawn_name("random_crop", params), *size, others=(self._draw(seed),))
 
     @door
     def random_resized_crop(
@@ -137,11 +148,11 @@ class ImageFunctions(Generic[C]):
         """
         made = self._plain if params else self._image
         return made(
-            _drawn("random_resized_crop", params),
-            *_size("random_resized_crop", height, width),
-            _range("scale", scale, 0.0),
-            _range("ratio", ratio, 0.0),
-            *_filter(filter, antialias),
+            drawn_name("random_resized_crop", params),
+            *size_of("random_resized_crop", height, width),
+            interval("scale", scale, 0.0),
+            interval("ratio", ratio, 0.0),
+            *filter_of(filter, antialias),
             others=(self._draw(seed),),
         )
 
@@ -165,10 +176,12 @@ class ImageFunctions(Generic[C]):
             takes the four nearest, as OpenCV
         box : (left, upper, right, lower) of the part to resize, as in Pillow
         """
-        sides = (whole("height of resize", height, 1, LONGEST), None)
-        size = sides if width is None else _size("resize", height, width)
-        part = None if box is None else _box(box)
-        return self._image("image.resize", *size, *_filter(filter, antialias), part)
+        given: Any = height
+        size: tuple[int, int | None] = size_of("resize", given, width)
+        if width is None and not isinstance(given, list | tuple):
+            size = (size[0], None)
+        part = None if box is None else box_of(box)
+        return self._image("image.resize", *size, *filter_of(filter, antialias), part)
 
     @door
     def pad(
@@ -178,8 +191,8 @@ class ImageFunctions(Generic[C]):
         given = padding if isinstance(padding, list | tuple) else (padding,) * 4
         sides = tuple(whole("padding", each, 0, LONGEST) for each in given)
         if len(sides) != 4:
-            raise _odd("padding", padding, "one width, or (left, top, right, bottom)")
-        return self._image("image.pad", sides, _colour(fill))
+            raise odd("padding", padding, "one width, or (left, top, right, bottom)")
+        return self._image("image.pad", sides, colour(fill))
 
     # ------------------------------------------------------------------------------------- places
 
@@ -187,7 +200,7 @@ class ImageFunctions(Generic[C]):
     def flip(self, direction: str = "horizontal", *, where: Any = None) -> ImageFunctions[C]:
         """Mirror the image "horizontal" or "vertical"; or, if given, only ``where`` it is true."""
         others = () if where is None else (where,)
-        way = _one_of("direction of flip", direction, ("horizontal", "vertical"))
+        way = one_of("direction of flip", direction, ("horizontal", "vertical"))
         return self._image("image.flip", way, others=others)
 
     @door
@@ -214,8 +227,8 @@ class ImageFunctions(Generic[C]):
     ) -> ImageFunctions[C]:
         """Turn counterclockwise by ``degrees``, a number or a column; ``expand`` keeps corners."""
         angle, others = self._factor("degrees", degrees)
-        form = _one_of("filter of rotate", filter, TURNS)
-        return self._image("image.rotate", angle, form, bool(expand), _colour(fill), others=others)
+        form = one_of("filter of rotate", filter, TURNS)
+        return self._image("image.rotate", angle, form, bool(expand), colour(fill), others=others)
 
     @door
     def random_rotate(
@@ -227,8 +240,8 @@ class ImageFunctions(Generic[C]):
         **options: Any,
     ) -> Any:
         """Turn by a random angle: up to ``degrees`` either way, or from a (low, high) range."""
-        low, high = degrees if isinstance(degrees, list | tuple) else _around(degrees)
-        angle = self._between(_number("degrees", low), _number("degrees", high), seed)
+        low, high = degrees if isinstance(degrees, list | tuple) else around(degrees)
+        angle = self._between(finite("degrees", low), finite("degrees", high), seed)
         return angle if params else self.rotate(angle, **options)
 
     @door
@@ -240,11 +253,11 @@ class ImageFunctions(Generic[C]):
         fill: int | Sequence[int] = 0,
     ) -> ImageFunctions[C]:
         """Take each pixel (x, y) from (ax + by + c, dx + ey + f), as Pillow's transform."""
-        given = tuple(_number("matrix of affine", each) for each in matrix)
+        given = tuple(finite("matrix of affine", each) for each in matrix)
         if len(given) != 6:
-            raise _odd("the matrix of affine", matrix, "(a, b, c, d, e, f)")
-        form = _one_of("filter of affine", filter, TURNS)
-        return self._image("image.affine", given, form, _colour(fill))
+            raise odd("the matrix of affine", matrix, "(a, b, c, d, e, f)")
+        form = one_of("filter of affine", filter, TURNS)
+        return self._image("image.affine", given, form, colour(fill))
 
     @door
     def random_erasing(
@@ -257,12 +270,12 @@ class ImageFunctions(Generic[C]):
         seed: int | None = None,
     ) -> ImageFunctions[C]:
         """Fill a random part with ``fill``, with probability ``p``."""
-        sizes = (_range("scale", scale, 0.0), _range("ratio", ratio, 0.0))
+        sizes = (interval("scale", scale, 0.0), interval("ratio", ratio, 0.0))
         return self._image(
             "image.random_erasing",
-            _probability(p),
+            probability(p),
             *sizes,
-            _colour(fill),
+            colour(fill),
             others=(self._draw(seed),),
         )
 
@@ -319,8 +332,9 @@ class ImageFunctions(Generic[C]):
         self, shift: float | Sequence[float], *, seed: int | None = None, params: bool = False
     ) -> Any:
         """Turn the hue by up to ``shift`` either way, or by a shift in a (low, high) range."""
-        given = shift if isinstance(shift, list | tuple) else _around(shift)
-        drawn = self._between(*_range("shift", given), seed)
+        low, high = interval("shift", shift if isinstance(shift, list | tuple) else around(shift))
+        self.hue(low).hue(high)  # which refuse shifts that are too large
+        drawn = self._between(low, high, seed)
         return drawn if params else self.hue(drawn)
 
     @door
@@ -328,7 +342,7 @@ class ImageFunctions(Generic[C]):
         self, radius: Sequence[float] = (0.1, 2.0), p: float = 1.0, *, seed: int | None = None
     ) -> ImageFunctions[C]:
         """Blur by a radius in a (low, high) range, with probability ``p``."""
-        low, high = _range("radius", radius, 0.0)
+        low, high = interval("radius", radius, 0.0)
         drawn = self._between(low, high, seed)
         return self.blur(drawn * self._chance(p, seed, place=1).cast("float64"))
 
@@ -347,11 +361,11 @@ class ImageFunctions(Generic[C]):
 
         ``p`` is the probability that an image is changed at all.
         """
-        chance = None if _probability(p) == 1 else self._chance(p, seed).cast("float64")
+        chance = None if probability(p) == 1 else self._chance(p, seed).cast("float64")
         tones = (brightness, contrast, saturation, hue)
         found: ImageFunctions[C] = self.brightness(1.0)
         for name, most in zip(("brightness", "contrast", "saturation", "hue"), tones, strict=True):
-            if _number(f"{name} of color_jitter", most):
+            if finite(f"{name} of color_jitter", most):
                 found = found._jittered(name, most, chance, seed)
         return found
 
@@ -374,8 +388,8 @@ class ImageFunctions(Generic[C]):
     def lut(self, table: Any, *, where: Any = None) -> ImageFunctions[C]:
         """Replace each value by its entry in ``table``, 256 numbers from 0 to 255."""
         values = np.asarray(table)
-        if values.shape != (256,) or values.dtype.kind not in "iu" or not _bytes(values):
-            raise _odd("the table of lut", table, "256 whole numbers from 0 to 255")
+        if values.shape != (256,) or values.dtype.kind not in "iu" or not are_bytes(values):
+            raise odd("the table of lut", table, "256 whole numbers from 0 to 255")
         others = () if where is None else (where,)
         return self._image("image.lut", values.astype(np.uint8).tobytes(), others=others)
 
@@ -424,10 +438,15 @@ class ImageFunctions(Generic[C]):
         self, mean: float | Sequence[float], std: float | Sequence[float], *, layout: str = "CHW"
     ) -> ImageFunctions[C]:
         """Return ``(x / 255 - mean) / std`` in float32, channels first ("CHW") or last ("HWC")."""
-        means, deviations = _each("mean", mean), _each("std", std)
+        means, deviations = numbers("mean", mean), numbers("std", std)
         if 0 in deviations:
-            raise _odd("std", std, "deviations other than 0")
-        return self._image("image.normalize", means, deviations, _one_of("layout", layout, LAYOUTS))
+            raise odd("std", std, "deviations other than 0")
+        given = self._given.value
+        if given.op == "image.normalize" and given.params[:2] == ((0.0,), (1.0,)):
+            # ``to_tensor().normalize(...)``, as in torchvision, is ``normalize(...)``
+            inner: ImageFunctions[C] = _image_class(self._kind)(given.args[0])
+            return inner.normalize(mean, std, layout=layout)
+        return self._image("image.normalize", means, deviations, one_of("layout", layout, LAYOUTS))
 
     def to_tensor(self, *, layout: str = "CHW") -> ImageFunctions[C]:
         """Return ``x / 255`` in float32, channels first ("CHW") or last ("HWC")."""
@@ -456,7 +475,7 @@ class ImageFunctions(Generic[C]):
         return self._kind(Value("random", (), (given, earlier + place, None)))
 
     def _chance(self, p: float, seed: int | None, place: int = 0) -> Any:
-        return self._draw(seed, place) < _probability(p)
+        return self._draw(seed, place) < probability(p)
 
     def _between(self, low: float, high: float, seed: int | None, place: int = 0) -> Any:
         return self._draw(seed, place) * (high - low) + low
@@ -464,10 +483,13 @@ class ImageFunctions(Generic[C]):
     def _factor(self, what: str, factor: Any) -> tuple[float, tuple[Any, ...]]:
         if isinstance(factor, self._kind):
             return 0.0, (factor,)
-        return _number(what, factor), ()
+        return finite(what, factor), ()
 
     def _toned(self, name: str, factor: Any) -> ImageFunctions[C]:
         amount, others = self._factor(f"{name}'s amount", factor)
+        if abs(amount) > 0.5 if name == "hue" else amount < 0:
+            what = "a shift from -0.5 to 0.5" if name == "hue" else "a number of at least 0"
+            raise odd(f"{name}'s amount", factor, what)
         return self._image(f"image.{name}", *(() if others else (amount,)), others=others)
 
     def _jittered(self, name: str, most: float, chance: Any, seed: int | None) -> ImageFunctions[C]:
@@ -481,7 +503,7 @@ class ImageFunctions(Generic[C]):
         self, name: str, factor: Any, seed: int | None, *, params: bool
     ) -> ImageFunctions[C]:
         given = factor if isinstance(factor, list | tuple) else (max(0, 1 - factor), 1 + factor)
-        drawn = self._between(*_range(f"{name}'s factor", given), seed)
+        drawn = self._between(*interval(f"{name}'s factor", given), seed)
         return drawn if params else self._toned(name, drawn)
 
 
@@ -511,88 +533,3 @@ def _image_class(kind: Any) -> Any:
         "_kind": kind,
     }
     return type("ImageColumn", (ImageFunctions, kind), members)
-
-
-def _number(what: str, given: Any) -> float:
-    found = plain(given)
-    if type(found) not in (int, float) or not math.isfinite(found):
-        raise PlanError(
-            f"{what} is {given!r}",
-            why=f"it is of type {type(given).__name__}",
-            try_="a finite number",
-        )
-    return float(found)
-
-
-def _around(most: Any) -> tuple[float, float]:
-    found = _number("the amount", most)
-    return -found, found
-
-
-def _drawn(name: str, params: bool) -> str:  # noqa: FBT001 - the caller's own flag
-    return f"image.{name}_box" if params else f"image.{name}"
-
-
-def _odd(what: str, given: Any, wanted: str) -> PlanError:
-    return PlanError(f"{what} is {given!r}", why="it does not say what to do", try_=wanted)
-
-
-def _one_of(what: str, given: Any, names: tuple[str, ...]) -> str:
-    if given in names:
-        return str(given)
-    raise _odd(what, given, f"one of {', '.join(map(repr, names))}")
-
-
-def _size(verb: str, height: Any, width: Any) -> tuple[int, int]:
-    wide = height if width is None else width
-    return (
-        whole(f"height of {verb}", height, 1, LONGEST),
-        whole(f"width of {verb}", wide, 1, LONGEST),
-    )
-
-
-def _filter(name: Any, antialias: Any) -> tuple[str, bool]:
-    if not antialias and name != "bilinear":
-        raise PlanError(
-            f"resize without antialias has no filter {name!r}",
-            why="it takes the four nearest pixels, which is bilinear",
-            try_='filter="bilinear", or antialias=True',
-        )
-    return _one_of("filter", name, FILTERS), bool(antialias)
-
-
-def _each(what: str, given: Any) -> tuple[float, ...]:
-    values = given if isinstance(given, list | tuple) else (given,)
-    if not values:
-        raise _odd(what, given, "a number, or one for each channel")
-    return tuple(_number(what, each) for each in values)
-
-
-def _range(what: str, given: Any, least: float | None = None) -> tuple[float, float]:
-    found = _each(what, given)
-    if len(found) != 2 or found[0] > found[1] or (least is not None and found[0] <= least):
-        raise _odd(what, given, "(low, high)" if least is None else "(low, high), both positive")
-    return found[0], found[1]
-
-
-def _box(given: Any) -> tuple[float, ...]:
-    found = _each("box of resize", given)
-    if len(found) != 4 or min(found[:2]) < 0 or found[0] >= found[2] or found[1] >= found[3]:
-        raise _odd("box of resize", given, "(left, upper, right, lower), in pixels")
-    return found
-
-
-def _colour(given: Any) -> tuple[int, ...]:
-    values = given if isinstance(given, list | tuple) else (given,)
-    return tuple(whole("fill", each, 0, 255) for each in values)
-
-
-def _probability(p: Any) -> float:
-    found = _number("p", p)
-    if not 0 <= found <= 1:
-        raise _odd("p", p, "a probability from 0 to 1")
-    return found
-
-
-def _bytes(values: np.ndarray) -> bool:
-    return bool(values.min() >= 0 and values.max() <= 255)
