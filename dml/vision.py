@@ -7,9 +7,10 @@ for batch in ds: step(batch["image"], batch["label"])       # (256, 3, 224, 224)
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
-from dml.base.user_line import door
+from dml.base.user_line import door, missing
 from dml.expr.columns.column import Column, col
 
 __all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "imagenet_eval", "imagenet_train", "simclr"]
@@ -17,6 +18,12 @@ __all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "imagenet_eval", "imagenet_train", "
 # Mean and standard deviation of red, green and blue in ImageNet's training images.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+if not TYPE_CHECKING:  # a checker would take any name for a known one
+
+    def __getattr__(name: str) -> object:
+        return missing(sys.modules[__name__], name, "dml.vision")
 
 
 @door

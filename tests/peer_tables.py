@@ -15,6 +15,8 @@ from typing import Any
 import dml
 from dml.api.verbs.grouping import Groups
 from dml.exec.delivery.iterator import Elements
+from dml.expr.columns.namespaces.boxes import Boxes
+from dml.expr.columns.namespaces.images import Images
 from dml.expr.columns.namespaces.lists import Lists
 from dml.expr.columns.namespaces.moments import Moments
 from dml.expr.columns.namespaces.strings import Strings
@@ -38,6 +40,8 @@ NAMESPACES: dict[str, type] = {
     "dt": Moments,
     "struct": Structs,
     "tensor": Tensors,
+    "image": Images,
+    "boxes": Boxes,
 }
 
 

@@ -12,6 +12,7 @@ import re
 import pytest
 
 import dml
+from dml.expr.columns.namespaces.images import Images
 from tests.peer_tables import CODE, DOCS, NAMESPACES, Table, checked
 
 TABLES = {
@@ -19,6 +20,9 @@ TABLES = {
     "Ray Data": Table("coming-from.md", "Ray Data", "ray_data"),
     "torch": Table("coming-from/torch.md", "torch.utils.data", "torch"),
     "DataLoader": Table("coming-from/torch.md", "DataLoader", "torch_data_loader"),
+    "torchvision": Table(
+        "coming-from/torchvision.md", "torchvision.transforms.v2", "torchvision_transforms", Images
+    ),
     "Hugging Face": Table("coming-from/huggingface.md", "datasets", "huggingface"),
     "Grain": Table("coming-from/grain.md", "MapDataset and IterDataset", "grain_datasets"),
     "Grain's iterators": Table(
@@ -136,7 +140,8 @@ def arguments() -> list[tuple[str, str, str]]:
 def test_arguments_that_are_told_are_not_there_and_what_is_told_is() -> None:
     assert len(arguments()) > 50
     for verb, argument, text in arguments():
-        found = getattr(dml.Dataset, verb, None) or getattr(dml, verb)
+        owners = [owner for owner in (dml.Dataset, Images, dml) if verb in dir(owner)]
+        found = getattr(owners[0], verb)
         assert argument not in inspect.signature(found).parameters
         assert not [*checked(text, dml.Dataset)], f"{verb}({argument}=)"
 

@@ -12,7 +12,7 @@ import inspect
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -26,6 +26,8 @@ ROW: Final = re.compile(r"\| (`.+?`) \| (.+) \|")
 COLUMNS, ROOMS = "pl.Expr", "Polars"
 # Sections of names of several libraries; in the first one, columns begin with the word.
 ELSEWHERE, SERIES, ARGUMENTS = "elsewhere", "Series", "argument"
+# The section of transforms of images, which are functions of the namespace ``image`` here.
+IMAGES = "torchvision.transforms.v2"
 # Names that other libraries have for an argument with exactly the same meaning, and for the number
 # of elements of a verb.
 SYNONYMS: Final = {
@@ -167,14 +169,23 @@ def _answers() -> dict[tuple[str, str], list[PeerAnswer]]:
     """Return the answers of all tables, by place and name, or by verb and argument."""
     found = defaultdict[tuple[str, str], list[PeerAnswer]](list)
     for page in _pages():
-        library = ""
-        for line in page.read_text(encoding="utf-8").splitlines():
-            if header := HEADER.fullmatch(line):
-                library = header[1]
-            elif row := ROW.fullmatch(line):
-                for full in re.findall("`([^`]+)`", row[1]):
-                    found[_key(library, full)].append(PeerAnswer(library, full, row[2]))
+        for answer in _told(page.read_text(encoding="utf-8").splitlines()):
+            found[_key(answer.library, answer.name)].append(answer)
+            if answer.library == IMAGES:  # ``GaussianBlur`` is also looked for as a function
+                snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", answer.name).lower()
+                found["image", snake].append(answer)
     return dict(found)
+
+
+def _told(lines: Iterable[str]) -> Iterator[PeerAnswer]:
+    """Yield the answers of the tables of one page."""
+    library = ""
+    for line in lines:
+        if header := HEADER.fullmatch(line):
+            library = header[1]
+        elif row := ROW.fullmatch(line):
+            for full in re.findall("`([^`]+)`", row[1]):
+                yield PeerAnswer(library, full, row[2])
 
 
 def _key(library: str, full: str) -> tuple[str, str]:

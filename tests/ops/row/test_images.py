@@ -25,6 +25,7 @@ from tests.sampling import amount
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 QUIET: dict[str, Any] = {"telemetry_dir": "off"}
 ROWS = 60
+STRUCTS = {"image": pa.struct([("bytes", pa.binary()), ("path", pa.string())])}
 
 
 def encoded(rows: int) -> list[bytes]:
@@ -302,3 +303,80 @@ def test_a_notebook_shows_pictures() -> None:
     assert html.count("<img") == 4
     assert "data:image/png;base64," in html
     assert "<img" not in str(row_text.FirstRows(ds.to_arrow()))
+
+
+def test_a_struct_with_a_path_alone_is_refused() -> None:
+    ds = dml.from_items([{"image": {"bytes": None, "path": "/a.jpg"}}] * 2, schema=STRUCTS)
+    with pytest.raises(CastError, match="the path of a file, which is not opened"):
+        list(ds.with_columns(image=col("image").image.decode()).epoch(0))
+
+
+def test_masks_keep_their_classes() -> None:
+    classes = np.array([[0, 1, 2], [2, 1, 15]], np.uint8)
+    mask = Image.fromarray(classes, "P")
+    mask.putpalette([n % 256 for n in range(768)])
+    ds = dml.from_items([{"image": saved(mask, "PNG")}])
+    row = ds.with_columns(
+        image=col("image").image.decode("P").resize(4, 6, filter="nearest")
+    ).first()
+    assert row is not None
+    assert row["image"][::2, ::2, 0].tolist() == classes.tolist()
+    with pytest.raises(CastError, match="it has no palette"):
+        list(table(3).with_columns(image=col("image").image.decode("P")).epoch(0))
+
+
+def test_arrays_of_functions_are_images() -> None:
+    ds = table(9).with_columns(image=col("image").image.decode())
+    made = ds.map(lambda row: {"image": row["image"][::2]})
+    half = made.with_columns(image=col("image").image.resize(4, 4))
+    assert all(row["image"].shape == (4, 4, 3) for row in half.with_options(**QUIET).epoch(0))
+    grey = ds.map(lambda row: {"image": row["image"][:, :, :1]})
+    with pytest.raises(CastError, match="it has 1 channels"):
+        list(grey.with_columns(image=col("image").image.resize(4, 4)).epoch(0))
+
+
+def test_torchvisions_way_of_writing_works() -> None:
+    decoded = col("image").image.decode()
+    ds = table(4).with_columns(
+        a=decoded.resize((8, 9)).to_tensor().normalize(MEAN, STD),
+        b=decoded.resize(8, 9).normalize(MEAN, STD),
+    )
+    for row in ds.epoch(0):
+        assert (row["a"] == row["b"]).all()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda image: image.hue(0.8),
+        lambda image: image.random_hue(0.8),
+        lambda image: image.brightness(-1),
+        lambda image: image.resize(0),
+        lambda image: image.resize(8, 8, filter="cubic"),
+        lambda image: image.resize(8, 8, filter="lanczos", antialias=False),
+        lambda image: image.resize(8, 8, box=(3, 0, 3, 9)),
+        lambda image: image.random_flip(1.5),
+        lambda image: image.random_resized_crop(8, scale=(0.9, 0.1)),
+        lambda image: image.random_resized_crop(8, ratio=(0, 1)),
+        lambda image: image.normalize(0.5, 0),
+        lambda image: image.normalize(float("nan"), 1),
+        lambda image: image.pad((1, 2)),
+        lambda image: image.pad(-1),
+        lambda image: image.pad(1, fill=300),
+        lambda image: image.lut([1, 2, 3]),
+        lambda image: image.lut([300] * 256),
+        lambda image: image.affine((1, 2, 3)),
+        lambda image: image.decode("CMYK"),
+        lambda image: image.encode("tga"),
+        lambda image: image.posterize(9),
+    ],
+)
+def test_wrong_arguments_are_refused_where_they_are_written(call: Callable[[Any], Any]) -> None:
+    with pytest.raises(dml.errors.PlanError) as caught:
+        call(col("image").image)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_colour_has_as_many_channels_as_its_image() -> None:
+    with pytest.raises(SchemaError, match="fill"):
+        table(2).with_columns(image=col("image").image.decode().pad(2, fill=(9, 7)))

@@ -18,7 +18,7 @@ MOST_SHOWN = 60
 
 
 def finite(what: str, given: Any) -> float:
-    """Return the number ``given``; raise PlanError, which calls it ``what``, unless it is finite."""
+    """Return ``given``; raise PlanError, which calls it ``what``, unless it is a finite number."""
     found = plain(given)
     if type(found) not in (int, float) or not math.isfinite(found):
         raise PlanError(
@@ -36,6 +36,7 @@ def around(most: Any) -> tuple[float, float]:
 
 
 def drawn_name(name: str, params: bool) -> str:  # noqa: FBT001 - the caller's own flag
+    """Return the name of a random function, or of the one that gives what it draws."""
     return f"image.{name}_box" if params else f"image.{name}"
 
 

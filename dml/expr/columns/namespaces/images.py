@@ -529,6 +529,8 @@ def _image_class(kind: Any) -> Any:
     members = {
         "__slots__": (),
         "__doc__": "A column of images: its functions follow each other without ``.image``.",
+        "_title": ".image",
+        "_place": "image",
         "_given": property(lambda self: self),
         "_kind": kind,
     }
