@@ -69,7 +69,9 @@ from dml.settings import AUTOTUNE, Autoscale, Settings
 
 __version__ = "0.1.0"
 
-if not TYPE_CHECKING:  # a checker would take any name for a known one
+if TYPE_CHECKING:
+    from dml import vision as vision  # loaded when it is first asked for
+else:  # a checker would take any name for a known one
 
     def __getattr__(name: str) -> object:
         if name == "vision":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dml.base.user_line import door, missing
 from dml.expr.columns.column import Column, col
+from dml.expr.columns.namespaces.image_arguments import finite
 
 __all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "imagenet_eval", "imagenet_train", "simclr"]
 
@@ -57,7 +58,7 @@ def simclr(
     with 0.2, and blurred with 0.5 (Chen et al. 2020, appendix A). ``ds.with_columns(**simclr())``
     draws them independently.
     """
-    views = {}
+    views, strength = {}, finite("strength of simclr", strength)
     for name in ("view_1", "view_2"):
         image = _decoded(column).random_resized_crop(size, seed=seed).random_flip(seed=seed)
         jitter = (0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength)

@@ -15,7 +15,7 @@ import itertools
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 from weakref import ref
@@ -206,9 +206,10 @@ class TrayDesk:
             return [] if proven else CopiedRows()
         return Placed({name: self._room(name, start, stop) for name in self.wide})
 
-    def places(self, start: int, stop: int) -> list[np.ndarray]:
-        """Return memory for rows ``start`` to ``stop`` of each large column; [] without trays."""
-        return [] if self._part is None else [self._room(n, start, stop) for n in self.wide]
+    def places(self, start: int, stop: int, names: Iterable[str]) -> list[np.ndarray]:
+        """Return memory for rows ``start`` to ``stop`` of large columns ``names``; [] if none."""
+        wide = () if self._part is None else (name for name in names if name in self.wide)
+        return [self._room(name, start, stop) for name in wide]
 
     def moved(self, block: Block, start: int) -> Block:
         """Return ``block``, whose first row is ``start``, with its large arrays copied to trays."""

@@ -74,8 +74,7 @@ def called(node: Node) -> bool:
 
 def takes_long(node: Node) -> bool:
     """Return whether ``node`` is worth a lane: it calls a function, or is slow by itself."""
-    own = node.calls is not None and bool(node.inputs) and not node.proven
-    return own or node.slow
+    return node.slow or called(node)
 
 
 def all_stay(node: Node) -> bool:

@@ -275,7 +275,7 @@ def read_images(
 
 
 def _labels(label: object) -> Mapping[str, Any]:
-    if isinstance(label, Mapping):
+    if isinstance(label, Mapping) and label:
         return label
     raise PlanError(
         f"label of read_images is {label!r}",

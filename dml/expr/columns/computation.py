@@ -270,7 +270,11 @@ def _cast_error(failure: CastFailure, block: Block, row: int) -> CastError:
         )
     elif isinstance(failure, UnfitFailure):
         name, (_, try_) = failure.code.removeprefix("."), functions()[failure.code].refusal
-        error = CastError(f"{name} refuses the image", why=str(failure.value), try_=try_)
+        error = CastError(
+            f"{name} refuses the {'boxes' if name.startswith('boxes') else 'image'}",
+            why=str(failure.value),
+            try_=try_,
+        )
     elif isinstance(failure, RefusedFailure):
         why, try_ = functions()[failure.code].refusal
         name = failure.code.removeprefix(".")

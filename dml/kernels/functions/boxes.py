@@ -10,12 +10,11 @@ import pyarrow as pa
 
 from dml.base.arrow_types import is_list
 from dml.kernels.functions.function import Function, Kinds, Params, UnfitFailure
+from dml.kernels.functions.images import BOX, SIZE
 from dml.kernels.vec import ARROW_TYPES, Register, Vec
 
 SIDES = 4
 SINGLE = frozenset(kind for code, kind in ARROW_TYPES.items() if code != "b1")
-PART = pa.fixed_shape_tensor(pa.int64(), (4,))
-SIZE = pa.fixed_shape_tensor(pa.int64(), (2,))
 
 
 def _is_boxes(kind: pa.DataType) -> bool:
@@ -49,7 +48,12 @@ def _moved(
         kept = lists.filter(pa.array(present)).flatten()
         rows = np.repeat(np.arange(len(lists)), lengths)
         boxes = _numbers(kept, rows, name)
-        made = change(boxes, given.values[rows], params)
+        arguments = given.values[rows]
+        if name == "boxes.resize" and (arguments < 1).any():
+            place = int(np.flatnonzero((arguments < 1).any(1))[0])
+            text = f"their image has {arguments[place].tolist()} pixels"
+            raise UnfitFailure(int(rows[place]), text, name)
+        made = change(boxes, arguments, params)
         cells = pa.array(made.reshape(-1).astype(_element(lists.type).to_pandas_dtype()))
         inner = pa.array(np.arange(len(boxes) + 1, dtype=np.int32) * SIDES)
         outer = pa.array(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
@@ -115,7 +119,7 @@ def _function(name: str, change: Callable[..., np.ndarray], kind: pa.DataType) -
 
 
 FUNCTIONS = (
-    _function("crop", crop, PART),
+    _function("crop", crop, BOX),
     _function("resize", resize, SIZE),
     _function("flip", flip, pa.bool_()),
 )

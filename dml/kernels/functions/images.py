@@ -222,6 +222,19 @@ def _always(_params: Params) -> bool:
     return True
 
 
+def _unread(params: Params) -> bool:
+    """Return True if an image that cannot be read is an error, by its last parameters."""
+    return bool(params[-2] != "null")
+
+
+def _of_column(params: Params) -> bool:
+    """Return True if an amount is a column, whose values may have no meaning."""
+    return not params or params[0] is None
+
+
+# The most pixels, what an image gives that cannot be read, and whether EXIF orientation counts.
+HEADER = (MOST_PIXELS, "raise", False)
+
 FUNCTIONS = (
     _image(
         "decode",
@@ -230,41 +243,48 @@ FUNCTIONS = (
         fails=lambda params: params[2] != "null",
         usual=("RGB", MOST_PIXELS, "raise", False),
     ),
-    _image("size", always(SIZE), takes=EITHER, fails=_always, usual=(MOST_PIXELS,)),
+    _image("size", always(SIZE), takes=EITHER, fails=_unread, usual=HEADER),
     _image("crop", _sized(2), fails=_always),
     _image("crop_box", _open, rest=_further(BOX), fails=_always),
     _image("center_crop", _sized(0), fails=_always),
     _image("random_crop", _sized(0), rest=DRAW, fails=_always),
-    _image("random_crop_box", always(BOX), takes=EITHER, rest=DRAW, fails=_always),
+    _image(
+        "random_crop_box",
+        always(BOX),
+        takes=EITHER,
+        rest=DRAW,
+        fails=_always,
+        usual=HEADER,
+    ),
     _image("random_resized_crop", _random_resized, rest=DRAW, usual=AREAS),
     _image(
         "random_resized_crop_box",
         always(BOX),
         takes=EITHER,
         rest=DRAW,
-        fails=_always,
-        usual=AREAS,
+        fails=_unread,
+        usual=(*AREAS, *HEADER),
     ),
     _image(
         "resize",
         _resized,
-        fails=lambda params: params[4] is not None,
+        fails=lambda params: params[1] is None or params[4] is not None,
         usual=("bilinear", True, None),
     ),
     _image("pad", _filled(_padded)),
     _image("flip", rest=FLAG),
-    _image("rotate", _filled(_rotated), rest=FACTOR),
+    _image("rotate", _filled(_rotated), rest=FACTOR, fails=_of_column),
     _image("affine", _filled(_same)),
     _image("random_erasing", _filled(_same), rest=DRAW),
-    _image("brightness", rest=FACTOR),
-    _image("contrast", rest=FACTOR),
-    _image("saturation", rest=FACTOR),
-    _image("hue", rest=FACTOR),
+    _image("brightness", rest=FACTOR, fails=_of_column),
+    _image("contrast", rest=FACTOR, fails=_of_column),
+    _image("saturation", rest=FACTOR, fails=_of_column),
+    _image("hue", rest=FACTOR, fails=_of_column),
     _image("gray", _grey, rest=FLAG),
     _image("lut", rest=FLAG),
-    _image("blur", rest=FACTOR),
+    _image("blur", rest=FACTOR, fails=_of_column),
     _image("enhance"),
-    _image("encode", _written),
+    _image("encode", _written, fails=_always),
     _image("normalize", _floats),
 )
 BY_NAME = {function.name: function for function in FUNCTIONS}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import struct
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -26,6 +27,8 @@ CHANNELS = {"L": 1, "P": 1, "RGB": 3, "RGBA": 4}
 COLOURS = CHANNELS["RGB"]
 # The formats that are read; others of Pillow's would start programs (EPS), or have no pixels.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
+# The tag of EXIF with the orientation, and its values with rows and columns interchanged.
+ORIENTATION, SIDEWAYS = 0x0112, (5, 6, 7, 8)
 # Most pixels of a side of a picture in a table.
 THUMBNAIL = 64
 JPEG_START = b"\xff\xd8\xff"
@@ -76,15 +79,30 @@ def _pillow() -> Any:
     return Image
 
 
-def size(data: Encoded, most_pixels: int = MOST_PIXELS) -> tuple[int, int]:
-    """Return height and width, read from the header; raise UnreadableImage for too many pixels."""
-    header = _jpeg_header(data)
+def size(
+    data: Encoded, most_pixels: int = MOST_PIXELS, *, upright: bool = False
+) -> tuple[int, int]:
+    """Return height and width, read from the header; raise UnreadableImage for too many pixels.
+
+    With ``upright``, they are those of the image that is turned as its EXIF orientation says.
+    """
+    header = None if upright else _jpeg_header(data)
     if header is not None:
         height, width = header[:2]
     else:
-        width, height = _opened(data).size
+        image = _opened(data)
+        width, height = image.size
+        if upright and _orientation(image) in SIDEWAYS:
+            width, height = height, width
     _limit(height, width, most_pixels)
     return height, width
+
+
+def _orientation(image: Image) -> int:
+    try:
+        return int(image.getexif().get(ORIENTATION, 1))
+    except Exception as error:  # noqa: BLE001 - damaged data may raise anything
+        raise UnreadableImage(_reason(error)) from None
 
 
 def decode(
@@ -159,14 +177,31 @@ def _limit(height: int, width: int, most: int) -> None:
 
 
 def _opened(data: Encoded) -> Image:
-    """Open an image with Pillow, which reads its header only."""
+    """Open an image with Pillow, which reads its header only.
+
+    Pillow's ``open`` has a limit of pixels of its own, one for the process, and warns before it.
+    So the formats are tried here.
+    """
     if not len(data):
         raise UnreadableImage("it has no bytes")
-    try:
-        image: Image = _pillow().open(pa.BufferReader(data), formats=FORMATS)
-    except Exception as error:  # noqa: BLE001 - a damaged file may raise anything
-        raise UnreadableImage(_reason(error)) from None
-    return image
+    start = bytes(data[:16])
+    for name in FORMATS:
+        factory, accepts = _pillow().OPEN[name]
+        if accepts is not None and not _accepted(accepts(start)):
+            continue
+        try:
+            image: Image = factory(pa.BufferReader(data), "")
+        except (SyntaxError, IndexError, TypeError, struct.error):
+            continue  # another format may begin with the same bytes
+        except Exception as error:  # noqa: BLE001 - a damaged file may raise anything
+            raise UnreadableImage(_reason(error)) from None
+        return image
+    raise UnreadableImage(f"no decoder knows its format; it may be one of {', '.join(FORMATS)}")
+
+
+def _accepted(answer: object) -> bool:
+    """Return whether a format accepts a file; a text says why it does not."""
+    return bool(answer) and not isinstance(answer, str)
 
 
 def _converted(image: Image, mode: str) -> Image:
@@ -185,8 +220,6 @@ def _converted(image: Image, mode: str) -> Image:
 def _reason(error: BaseException) -> str:
     """Return the error's text without addresses of objects, which differ between runs."""
     text = " ".join(str(error).split())
-    if "cannot identify image file" in text:
-        return f"no decoder knows its format; it may be one of {', '.join(FORMATS)}"
     return text or type(error).__name__
 
 

@@ -46,6 +46,27 @@ def exponential(x: float) -> float:
     return total
 
 
+def erased_box(
+    shape: tuple[int, ...],
+    draws: ImageDraws,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+) -> tuple[int, int, int, int] | None:
+    """Return (top, left, height, width) to erase, as torchvision's RandomErasing.
+
+    The part is smaller than the image on both sides; None if ten tries do not fit.
+    """
+    rows, columns = shape[:2]
+    low, high = _logarithms(ratio)
+    for _ in range(TRIES):
+        area = rows * columns * draws.uniform(*scale)
+        aspect = exponential(draws.uniform(low, high))
+        height, width = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < height < rows and 0 < width < columns:
+            return draws.integer(rows - height), draws.integer(columns - width), height, width
+    return None
+
+
 @functools.lru_cache
 def _logarithms(ratio: tuple[float, float]) -> tuple[float, float]:
     return math.log(ratio[0]), math.log(ratio[1])

@@ -60,10 +60,12 @@ class Pixels:
         return self
 
     def crop(self, top: int, left: int, height: int, width: int) -> Pixels:
-        """Keep a part; raise Misfit unless it lies inside of the image."""
+        """Keep a part; raise Misfit unless it has pixels and lies inside of the image."""
         rows, columns, _ = self.shape
-        if top < 0 or left < 0 or top + height > rows or left + width > columns:
-            raise Misfit(f"the image has {rows} x {columns} pixels")
+        inside = top >= 0 and left >= 0 and top + height <= rows and left + width <= columns
+        if not inside or height < 1 or width < 1:
+            part = f"a part of {height} x {width} pixels from ({top}, {left})"
+            raise Misfit(f"the image has {rows} x {columns} pixels, which have no {part}")
         if self.wanted is not None or self.mirrored:
             self.settled()
         self.view = self.view[top : top + height, left : left + width]

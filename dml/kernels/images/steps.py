@@ -7,6 +7,7 @@ an array, bytes, or None for null. Arguments, such as a random draw, belong to t
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.kernels.images import codec
-from dml.kernels.images.draws import ImageDraws, area_box
+from dml.kernels.images.draws import ImageDraws, area_box, erased_box
 from dml.kernels.images.pixels import Misfit, Pixels
 from dml.kernels.images.resample_filters import Resize, picture, pixels_of, short_side
 
@@ -22,6 +23,8 @@ Params: TypeAlias = tuple[Any, ...]
 Step: TypeAlias = Callable[[Any, Params, tuple[Any, ...]], Any]
 
 LEVELS = np.arange(256)
+# Most rows or columns of an image whose size follows from another image's.
+LONGEST = 1 << 16
 
 
 def decode(data: Any, params: Params, _: Params) -> Any:
@@ -35,11 +38,26 @@ def decode(data: Any, params: Params, _: Params) -> Any:
         raise
 
 
-def size(image: Any, params: Params, _: Params) -> np.ndarray:
+def size(image: Any, params: Params, _: Params) -> np.ndarray | None:
     """Return (height, width), of bytes by their header."""
+    found = _shape(image, params)
+    return None if found is None else np.array(found, np.int64)
+
+
+def _shape(image: Any, header: Params) -> tuple[int, ...] | None:
+    """Return height and width; with ``on_error`` "null", None for bytes that cannot be read.
+
+    ``header`` has the most pixels, ``on_error``, and True if EXIF orientation counts.
+    """
     if isinstance(image, Pixels):
-        return np.array(image.shape[:2], np.int64)
-    return np.array(codec.size(image, *params), np.int64)
+        return image.shape[:2]
+    most, on_error, upright = header
+    try:
+        return codec.size(image, most, upright=upright)
+    except codec.UnreadableImage:
+        if on_error == "null":
+            return None
+        raise
 
 
 # ------------------------------------------------------------------------------------------- parts
@@ -64,16 +82,21 @@ def center_crop(image: Pixels, params: Params, _: Params) -> Pixels:
 
 def random_crop(image: Pixels, params: Params, given: Params) -> Pixels:
     """Keep a part of the given size at a random place."""
-    return image.crop(*random_crop_box(image, params, given).tolist())
+    return image.crop(*_random_place(image.shape, params, given))
 
 
-def random_crop_box(image: Any, params: Params, given: Params) -> np.ndarray:
+def random_crop_box(image: Any, params: Params, given: Params) -> np.ndarray | None:
     """Return top, left, height and width of ``random_crop``."""
-    (rows, columns), (height, width) = _shape(image), params[:2]
+    shape = _shape(image, params[2:])
+    return None if shape is None else np.array(_random_place(shape, params, given))
+
+
+def _random_place(shape: tuple[int, ...], size: Params, given: Params) -> tuple[int, ...]:
+    (rows, columns), (height, width) = shape[:2], size[:2]
     if height > rows or width > columns:
         raise Misfit(f"the image has {rows} x {columns} pixels")
     draws = ImageDraws(given[0])
-    return np.array([draws.integer(rows - height), draws.integer(columns - width), height, width])
+    return draws.integer(rows - height), draws.integer(columns - width), height, width
 
 
 def random_resized_crop(image: Pixels, params: Params, given: Params) -> Pixels:
@@ -83,13 +106,12 @@ def random_resized_crop(image: Pixels, params: Params, given: Params) -> Pixels:
     return image.resize(Resize(height, width, kind, antialias))
 
 
-def random_resized_crop_box(image: Any, params: Params, given: Params) -> np.ndarray:
+def random_resized_crop_box(image: Any, params: Params, given: Params) -> np.ndarray | None:
     """Return top, left, height and width of ``random_resized_crop``."""
-    return np.array(area_box(_shape(image), ImageDraws(given[0]), params[2], params[3]))
-
-
-def _shape(image: Any) -> tuple[int, ...]:
-    return image.shape[:2] if isinstance(image, Pixels) else codec.size(image)
+    shape = _shape(image, params[6:])
+    if shape is None:
+        return None
+    return np.array(area_box(shape, ImageDraws(given[0]), params[2], params[3]))
 
 
 def resize(image: Pixels, params: Params, _: Params) -> Pixels:
@@ -97,6 +119,10 @@ def resize(image: Pixels, params: Params, _: Params) -> Pixels:
     height, width, kind, antialias, box = params
     if width is None:
         height, width = short_side(image.shape, height)
+        if max(height, width) > LONGEST or min(height, width) < 1:
+            rows, columns, _channels = image.shape
+            text = f"the image of {rows} x {columns} pixels would have {height} x {width}"
+            raise Misfit(text)
     rows, columns, _channels = image.shape
     if box is not None and (box[2] > columns or box[3] > rows):
         raise Misfit(f"the image has {rows} x {columns} pixels")
@@ -123,7 +149,7 @@ def flip(image: Pixels, params: Params, given: Params) -> Pixels:
 def rotate(image: Pixels, params: Params, given: Params) -> Pixels:
     """Turn counterclockwise about the middle by Pillow; right angles move pixels alone."""
     angle, kind, expand, fill = params
-    turned = float(given[0]) if given else angle
+    turned = _finite(given[0] if given else angle)
     if turned % 90 == 0 and (expand or turned % 180 == 0):
         return image.replace(np.rot90(image.settled(), int(turned // 90) % 4))
     found = picture(image.settled()).rotate(
@@ -167,9 +193,10 @@ def random_erasing(image: Pixels, params: Params, given: Params) -> Pixels:
     """Fill a random part with one colour, with a probability."""
     p, scale, ratio, fill = params
     draws = ImageDraws(given[0])
-    if draws.uniform() >= p:
+    box = None if draws.uniform() >= p else erased_box(image.shape, draws, scale, ratio)
+    if box is None:
         return image
-    top, left, height, width = area_box(image.shape, draws, scale, ratio)
+    top, left, height, width = box
     array = image.settled().copy()
     array[top : top + height, left : left + width] = _channels(fill, image.shape[2])
     return image.replace(array)
@@ -186,7 +213,18 @@ def _blend(first: Any, second: Any, factor: float) -> np.ndarray:
 
 
 def _factor(params: Params, given: Params) -> float:
-    return float(given[0]) if given else float(params[0])
+    """Return the amount of a change; raise Misfit for a column's value that has no meaning."""
+    found = _finite(given[0] if given else params[0])
+    if found < 0:
+        raise Misfit(f"the amount is {found}, less than 0")
+    return found
+
+
+def _finite(given: Any) -> float:
+    found = float(given)
+    if not math.isfinite(found):
+        raise Misfit(f"the amount is {found}")
+    return found
 
 
 def brightness(image: Pixels, params: Params, given: Params) -> Pixels:
@@ -220,7 +258,7 @@ def hue(image: Pixels, params: Params, given: Params) -> Pixels:
 
     A shift of 0.0 changes nothing, while the way to another colour space and back would.
     """
-    amount = _factor(params, given)
+    amount = _finite(given[0] if given else params[0])
     shift = np.uint8(int(amount * 255) % 256)
 
     def change(array: np.ndarray) -> np.ndarray:
@@ -297,7 +335,12 @@ def encode(image: Pixels, params: Params, _: Params) -> bytes:
     """Encode by Pillow."""
     kind, quality = params
     target = pa.BufferOutputStream()
-    picture(np.ascontiguousarray(image.settled())).save(target, kind.upper(), quality=quality)
+    array = np.ascontiguousarray(image.settled())
+    try:
+        picture(array).save(target, kind.upper(), quality=quality)
+    except (OSError, ValueError) as error:
+        height, width, _channels = array.shape
+        raise Misfit(f"{kind} cannot have {height} x {width} pixels: {error}") from None
     return bytes(target.getvalue())
 
 

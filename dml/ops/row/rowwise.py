@@ -30,9 +30,11 @@ def growing(env: Env, schema: Schema) -> bool:
 def slow_rows(node: Node, work: ComputedSegment, block: Block, at: At) -> Iterator[Block]:
     """Yield the rows that ``work`` of ``node`` makes, a few at a time, in their batches' memory."""
     desk = at.trays.desk(node.digest, node.schema, block.ids, at.epoch)
+    pairs = zip(work.names, work.programs.values, strict=True)
+    images = [name for name, value in pairs if value.slow]
 
     def made(start: int, stop: int) -> Iterator[Block]:
-        rooms = desk.places(start, stop)
+        rooms = desk.places(start, stop, images)
         for found in work.run(block.slice(start, stop), at, [*rooms]):
             for array in rooms:
                 if array.dtype.kind == "f":  # no image has NaN

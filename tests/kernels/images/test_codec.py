@@ -195,3 +195,9 @@ def test_grey_is_weighed_as_in_pillow() -> None:
     cube = np.stack(np.meshgrid(levels, levels, levels), -1).reshape(-1, len(levels), 3)
     wanted = np.asarray(Image.fromarray(cube).convert("L"))
     assert (codec.to_grey(cube)[:, :, 0] == wanted).all()
+
+
+def test_the_most_pixels_can_be_more_and_nothing_warns(recwarn: pytest.WarningsRecorder) -> None:
+    assert size(claiming(20_000, 20_000), 10**9) == (20_000, 20_000)
+    assert size(claiming(10_000, 10_000)) == (10_000, 10_000)
+    assert not recwarn.list

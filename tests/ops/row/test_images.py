@@ -18,6 +18,7 @@ from dml.data import batch_trays
 from dml.data.batch_trays import TrayMemory
 from dml.errors import CastError, SchemaError, SourceError
 from dml.exec.delivery import row_text
+from dml.expr.columns.value import walk
 from dml.kernels.functions import images
 from tests.kernels.images.pictures import jpeg, saved, scene
 from tests.sampling import amount
@@ -369,6 +370,18 @@ def test_torchvisions_way_of_writing_works() -> None:
         lambda image: image.decode("CMYK"),
         lambda image: image.encode("tga"),
         lambda image: image.posterize(9),
+        lambda image: image.blur(-1),
+        lambda image: image.gray(2),
+        lambda image: image.color_jitter(brightness=-0.4),
+        lambda image: image.color_jitter(hue=0.9),
+        lambda image: image.random_brightness("x"),
+        lambda image: image.random_rotate((1, 2, 3)),
+        lambda image: image.random_rotate((30, -30)),
+        lambda image: image.affine(5),
+        lambda image: image.normalize(0.5, 1e-50),
+        lambda image: image.random_erasing(scale=(2, 3)),
+        lambda image: image.decode(exif_transpose="no"),
+        lambda image: image.pad(1, fill=()),
     ],
 )
 def test_wrong_arguments_are_refused_where_they_are_written(call: Callable[[Any], Any]) -> None:
@@ -380,3 +393,125 @@ def test_wrong_arguments_are_refused_where_they_are_written(call: Callable[[Any]
 def test_a_colour_has_as_many_channels_as_its_image() -> None:
     with pytest.raises(SchemaError, match="fill"):
         table(2).with_columns(image=col("image").image.decode().pad(2, fill=(9, 7)))
+
+
+def draws_in(value: Any) -> list[tuple[Any, ...]]:
+    return [each.params for each in walk((value,)) if each.op == "random"]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: col("image").image.decode().color_jitter(0.4, 0.4, 0.4, 0.1, p=0.8).random_flip(),
+        lambda: col("image").image.decode().random_flip().random_flip().random_flip(),
+        lambda: dml.vision.simclr()["view_1"],
+        lambda: dml.vision.imagenet_train(224),
+        lambda: (
+            col("image")
+            .image.decode()
+            .random_flip()
+            .flip(where=col("image").image.random_flip(params=True))
+            .flip(where=dml.random() < 0.5)
+        ),
+        lambda: col("image").image.decode().random_blur().random_blur().random_erasing(),
+    ],
+)
+def test_no_two_functions_draw_the_same_numbers(made: Callable[[], Any]) -> None:
+    found = draws_in(made().value)
+    assert len(found) == len(set(found)) > 1
+
+
+def test_what_is_drawn_first_says_nothing_of_what_is_drawn_then() -> None:
+    image = col("image").image.decode().resize(2, 2).color_jitter(brightness=0.5)
+    ds = table(400, atom_rows=50).with_columns(image=image.random_flip(), k=col("k"))
+    made = ds.with_columns(light=col("image").image.to_tensor().tensor.mean())
+    plain = table(400, atom_rows=50).with_columns(
+        image=col("image").image.decode().resize(2, 2).color_jitter(brightness=0.5)
+    )
+    light, turned = [], []
+    for a, b in zip(
+        made.with_options(**QUIET).epoch(0), plain.with_options(**QUIET).epoch(0), strict=True
+    ):
+        light.append(float(a["light"]))
+        turned.append(bool((a["image"] != b["image"]).any()))
+    bright = np.array(light) > np.median(light)
+    assert 0.3 < np.array(turned)[bright].mean() < 0.7
+
+
+BOXES = {
+    "negative": [0, 0, -1, -1],
+    "empty": [5, 5, 0, 0],
+    "flat": [5, 5, 0, 3],
+    "far": [50, 0, 9, 9],
+}
+
+
+@pytest.mark.parametrize("name", BOXES)
+def test_a_box_without_pixels_is_an_error_of_its_row(name: str) -> None:
+    kind = pa.fixed_shape_tensor(pa.int64(), (4,))
+    boxes = pa.ExtensionArray.from_storage(kind, pa.array([BOXES[name]] * 2, kind.storage_type))
+    made = pa.table({"image": pa.array(encoded(1) * 2, pa.binary()), "box": boxes})
+    ds = dml.from_arrow(made).with_columns(image=col("image").image.decode().crop(col("box")))
+    with pytest.raises(CastError, match=r"image.crop_box refuses the image"):
+        list(ds.epoch(0))
+
+
+def test_a_broken_image_has_no_size_and_no_part_if_that_is_said() -> None:
+    image = col("image").image
+    ds = dml.from_items([{"image": encoded(1)[0]}, {"image": b"broken"}]).with_columns(
+        size=image.size(on_error="null"),
+        part=image.random_resized_crop(8, params=True, on_error="null"),
+        other=image.random_crop(2, params=True, on_error="null"),
+    )
+    first, last = ds.epoch(0)
+    assert all(value is not None for value in first.values())
+    assert [last[name] for name in ("size", "part", "other")] == [None] * 3
+    whole = ds.with_columns(x=image.decode(on_error="null").crop(col("part"))).drop_nulls("x")
+    assert whole.count() == 1
+
+
+def test_sizes_and_parts_know_the_orientation() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = saved(Image.fromarray(scene(1, 40, 50)), "JPEG", exif=exif)
+    image = col("image").image
+    ds = dml.from_items([{"image": data}]).with_columns(
+        size=image.size(exif_transpose=True),
+        part=image.random_crop(45, 30, params=True, exif_transpose=True),
+    )
+    cut = ds.with_columns(image=image.decode(exif_transpose=True).crop(col("part"))).first()
+    assert cut is not None
+    assert cut["size"].tolist() == [50, 40]
+    assert cut["image"].shape == (45, 30, 3)
+
+
+def test_a_thin_image_does_not_fill_the_memory() -> None:
+    thin = saved(Image.fromarray(np.zeros((1, 60_000, 1), np.uint8)[:, :, 0]), "PNG")
+    ds = dml.from_items([{"image": thin}]).with_columns(image=dml.vision.imagenet_eval(64))
+    with pytest.raises(CastError, match=r"image.resize refuses"):
+        list(ds.epoch(0))
+
+
+@pytest.mark.parametrize("factor", [float("nan"), float("inf"), -1.0])
+@pytest.mark.parametrize("name", ["brightness", "contrast", "saturation", "blur", "rotate", "hue"])
+def test_amounts_without_a_meaning_are_errors_of_their_rows(name: str, factor: float) -> None:
+    if factor == -1.0 and name in ("rotate", "hue"):
+        return  # which turn the other way
+    image = getattr(col("image").image.decode(), name)(col("f"))
+    ds = dml.from_items([{"image": encoded(1)[0], "f": factor}]).with_columns(image=image)
+    with pytest.raises(CastError, match=rf"image.{name} refuses.*\n.*\n.*the amount is"):
+        list(ds.epoch(0))
+
+
+def test_what_a_format_cannot_hold_is_an_error_of_its_row() -> None:
+    image = col("image").image.decode().resize(1, 20_000).encode("webp")
+    with pytest.raises(CastError, match="webp cannot have 1 x 20000 pixels"):
+        list(table(1).with_columns(image=image).epoch(0))
+
+
+def test_boxes_of_an_image_without_pixels_are_refused() -> None:
+    rows = [{"boxes": [[0.0, 1.0, 2.0, 3.0]], "h": 0, "w": 10}]
+    size = dml.stack(col("h"), col("w"))
+    ds = dml.from_items(rows).with_columns(boxes=col("boxes").boxes.resize(9, 9, size=size))
+    with pytest.raises(CastError, match=r"boxes.resize refuses the boxes"):
+        list(ds.epoch(0))

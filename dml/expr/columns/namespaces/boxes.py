@@ -6,10 +6,9 @@ from typing import Any
 
 from dml.base.user_line import door
 from dml.expr.columns.literal import whole
+from dml.expr.columns.namespaces.image_arguments import LONGEST
 from dml.expr.columns.namespaces.namespace import Namespace
 from dml.expr.columns.value import C
-
-LONGEST = 1 << 16
 
 
 class Boxes(Namespace[C]):

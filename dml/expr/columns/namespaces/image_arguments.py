@@ -32,12 +32,25 @@ def finite(what: str, given: Any) -> float:
 def around(most: Any) -> tuple[float, float]:
     """Return the range from minus ``most`` to ``most``."""
     found = finite("the amount", most)
+    if found < 0:
+        raise odd("the amount", most, "a number of at least 0, or (low, high)")
     return -found, found
 
 
-def drawn_name(name: str, params: bool) -> str:  # noqa: FBT001 - the caller's own flag
-    """Return the name of a random function, or of the one that gives what it draws."""
-    return f"image.{name}_box" if params else f"image.{name}"
+def is_range(given: Any) -> bool:
+    """Return whether ``given`` is a list or tuple, as (low, high)."""
+    return isinstance(given, list | tuple)
+
+
+def header_of(max_pixels: Any, on_error: Any, exif_transpose: Any) -> tuple[int, str, bool]:
+    """Return the arguments of functions that read headers of files."""
+    if not isinstance(exif_transpose, bool | np.bool_):
+        raise odd("exif_transpose", exif_transpose, "True or False")
+    return (
+        whole("max_pixels", max_pixels, 1),
+        one_of("on_error", on_error, ("raise", "null")),
+        bool(exif_transpose),
+    )
 
 
 def odd(what: str, given: Any, wanted: str) -> PlanError:
@@ -78,6 +91,7 @@ def filter_of(name: Any, antialias: Any) -> tuple[str, bool]:
 
 def numbers(what: str, given: Any) -> tuple[float, ...]:
     """Return a number, or one for each channel, as a tuple."""
+    given = given.tolist() if isinstance(given, np.ndarray) else given
     values = given if isinstance(given, list | tuple) else (given,)
     if not values:
         raise odd(what, given, "a number, or one for each channel")
@@ -103,6 +117,8 @@ def box_of(given: Any) -> tuple[float, ...]:
 def colour(given: Any) -> tuple[int, ...]:
     """Return a colour: one whole number from 0 to 255, or one for each channel."""
     values = given if isinstance(given, list | tuple) else (given,)
+    if not values:
+        raise odd("fill", given, "a number from 0 to 255, or one for each channel")
     return tuple(whole("fill", each, 0, 255) for each in values)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
+from dml.base.fingerprint import digest
 from dml.base.user_line import door
 from dml.expr.columns.literal import plain, whole
 from dml.expr.columns.namespaces.image_arguments import (
@@ -16,10 +17,11 @@ from dml.expr.columns.namespaces.image_arguments import (
     around,
     box_of,
     colour,
-    drawn_name,
     filter_of,
     finite,
+    header_of,
     interval,
+    is_range,
     numbers,
     odd,
     one_of,
@@ -28,12 +30,20 @@ from dml.expr.columns.namespaces.image_arguments import (
 )
 from dml.expr.columns.namespaces.namespace import Namespace
 from dml.expr.columns.value import C, Value, lit, walk
+from dml.kernels.images.codec import MOST_PIXELS
 
 MODES = ("RGB", "L", "RGBA", "P")
 TURNS = ("nearest", "bilinear", "bicubic")
 LAYOUTS = ("CHW", "HWC")
-# As Pillow: beyond it, an image is refused unless the user says otherwise.
-MOST_PIXELS = 178_956_970
+
+
+# Draws of images are numbered from here, beyond those that users number.
+OWN_STREAMS = 1 << 19
+
+
+def named(value: Value) -> bool:
+    """Return whether the parameters of ``value`` count where its draws are numbered."""
+    return value.op == "col" or value.op.startswith("image.")
 
 
 class ImageFunctions(Generic[C]):
@@ -48,6 +58,10 @@ class ImageFunctions(Generic[C]):
     # The column, and the class of columns that are no images.
     _given: Any
     _kind: Any
+
+    if TYPE_CHECKING:  # columns of images are columns, too
+
+        def __getattr__(self, name: str) -> Any: ...
 
     # ------------------------------------------------------------------------------------ encoded
 
@@ -72,15 +86,22 @@ class ImageFunctions(Generic[C]):
         return self._image(
             "image.decode",
             one_of("mode of decode", mode, MODES),
-            whole("max_pixels", max_pixels, 1),
-            one_of("on_error of decode", on_error, ("raise", "null")),
-            bool(exif_transpose),
+            *header_of(max_pixels, on_error, exif_transpose),
         )
 
     @door
-    def size(self, *, max_pixels: int = MOST_PIXELS) -> C:
-        """Return (height, width), int64; of encoded images from the header alone."""
-        return self._plain("image.size", whole("max_pixels", max_pixels, 1))
+    def size(
+        self,
+        *,
+        max_pixels: int = MOST_PIXELS,
+        on_error: str = "raise",
+        exif_transpose: bool = False,
+    ) -> C:
+        """Return (height, width), int64; of encoded images from the header alone.
+
+        Arguments are those of ``decode``.
+        """
+        return self._plain("image.size", *header_of(max_pixels, on_error, exif_transpose))
 
     @door
     def encode(self, format: str = "png", *, quality: int = 75) -> C:
@@ -104,28 +125,38 @@ class ImageFunctions(Generic[C]):
         return self._image("image.crop", *place, *size_of("crop", height, width))
 
     @door
-    def center_crop(self, height: int, width: int | None = None) -> ImageFunctions[C]:
+    def center_crop(
+        self, height: int | Sequence[int], width: int | None = None
+    ) -> ImageFunctions[C]:
         """Return the middle part, a square if ``width`` is not given."""
         return self._image("image.center_crop", *size_of("center_crop", height, width))
 
     @door
     def random_crop(
         self,
-        height: int,
+        height: int | Sequence[int],
         width: int | None = None,
         *,
         seed: int | None = None,
         params: bool = False,
+        on_error: str = "raise",
+        exif_transpose: bool = False,
     ) -> Any:
-        """Return a part at a random place; or, with ``params``, its (top, left, height, width)."""
-        size = size_of("random_crop", height, width)
-        made = self._plain if params else self._image
-        return made(drawn_name("random_crop", params), *size, others=(self._draw(seed),))
+        """Return a part at a random place; or, with ``params``, its (top, left, height, width).
+
+        ``on_error`` and ``exif_transpose`` are those of ``decode``, for ``params`` of encoded
+        images.
+        """
+        size, draw = size_of("random_crop", height, width), (self._draw("random_crop", seed),)
+        if not params:
+            return self._image("image.random_crop", *size, others=draw)
+        header = header_of(MOST_PIXELS, on_error, exif_transpose)
+        return self._plain("image.random_crop_box", *size, *header, others=draw)
 
     @door
     def random_resized_crop(
         self,
-        height: int,
+        height: int | Sequence[int],
         width: int | None = None,
         *,
         scale: Sequence[float] = (0.08, 1.0),
@@ -134,6 +165,8 @@ class ImageFunctions(Generic[C]):
         antialias: bool = True,
         seed: int | None = None,
         params: bool = False,
+        on_error: str = "raise",
+        exif_transpose: bool = False,
     ) -> Any:
         """Return a part of random area and ratio, resized, as torchvision's RandomResizedCrop.
 
@@ -145,21 +178,24 @@ class ImageFunctions(Generic[C]):
         filter, antialias : as in ``resize``
         seed : seed of the draws; None is the seed of the run
         params : return the part's (top, left, height, width) in place of the image
+        on_error, exif_transpose : as in ``decode``, for ``params`` of encoded images
         """
-        made = self._plain if params else self._image
-        return made(
-            drawn_name("random_resized_crop", params),
+        given = (
             *size_of("random_resized_crop", height, width),
             interval("scale", scale, 0.0),
             interval("ratio", ratio, 0.0),
             *filter_of(filter, antialias),
-            others=(self._draw(seed),),
         )
+        draw = (self._draw("random_resized_crop", seed),)
+        if not params:
+            return self._image("image.random_resized_crop", *given, others=draw)
+        header = header_of(MOST_PIXELS, on_error, exif_transpose)
+        return self._plain("image.random_resized_crop_box", *given, *header, others=draw)
 
     @door
     def resize(
         self,
-        height: int,
+        height: int | Sequence[int],
         width: int | None = None,
         *,
         filter: str = "bilinear",
@@ -176,9 +212,8 @@ class ImageFunctions(Generic[C]):
             takes the four nearest, as OpenCV
         box : (left, upper, right, lower) of the part to resize, as in Pillow
         """
-        given: Any = height
-        size: tuple[int, int | None] = size_of("resize", given, width)
-        if width is None and not isinstance(given, list | tuple):
+        size: tuple[int, int | None] = size_of("resize", height, width)
+        if width is None and not isinstance(height, list | tuple):
             size = (size[0], None)
         part = None if box is None else box_of(box)
         return self._image("image.resize", *size, *filter_of(filter, antialias), part)
@@ -213,7 +248,7 @@ class ImageFunctions(Generic[C]):
         params: bool = False,
     ) -> Any:
         """Mirror the image with probability ``p``; or, with ``params``, return whether to."""
-        where = self._chance(p, seed)
+        where = self._chance(f"flip {direction}", p, seed)
         return where if params else self.flip(direction, where=where)
 
     @door
@@ -240,9 +275,10 @@ class ImageFunctions(Generic[C]):
         **options: Any,
     ) -> Any:
         """Turn by a random angle: up to ``degrees`` either way, or from a (low, high) range."""
-        low, high = degrees if isinstance(degrees, list | tuple) else around(degrees)
-        angle = self._between(finite("degrees", low), finite("degrees", high), seed)
-        return angle if params else self.rotate(angle, **options)
+        low, high = interval("degrees", degrees if is_range(degrees) else around(degrees))
+        angle = self._between("rotate", low, high, seed)
+        turned = self.rotate(angle, **options)
+        return angle if params else turned
 
     @door
     def affine(
@@ -253,7 +289,7 @@ class ImageFunctions(Generic[C]):
         fill: int | Sequence[int] = 0,
     ) -> ImageFunctions[C]:
         """Take each pixel (x, y) from (ax + by + c, dx + ey + f), as Pillow's transform."""
-        given = tuple(finite("matrix of affine", each) for each in matrix)
+        given = numbers("matrix of affine", matrix)
         if len(given) != 6:
             raise odd("the matrix of affine", matrix, "(a, b, c, d, e, f)")
         form = one_of("filter of affine", filter, TURNS)
@@ -271,12 +307,14 @@ class ImageFunctions(Generic[C]):
     ) -> ImageFunctions[C]:
         """Fill a random part with ``fill``, with probability ``p``."""
         sizes = (interval("scale", scale, 0.0), interval("ratio", ratio, 0.0))
+        if sizes[0][1] > 1:
+            raise odd("scale", scale, "shares of the area, at most 1")
         return self._image(
             "image.random_erasing",
             probability(p),
             *sizes,
             colour(fill),
-            others=(self._draw(seed),),
+            others=(self._draw("random_erasing", seed),),
         )
 
     # ------------------------------------------------------------------------------------ colours
@@ -332,42 +370,50 @@ class ImageFunctions(Generic[C]):
         self, shift: float | Sequence[float], *, seed: int | None = None, params: bool = False
     ) -> Any:
         """Turn the hue by up to ``shift`` either way, or by a shift in a (low, high) range."""
-        low, high = interval("shift", shift if isinstance(shift, list | tuple) else around(shift))
+        low, high = interval("shift", shift if is_range(shift) else around(shift))
         self.hue(low).hue(high)  # which refuse shifts that are too large
-        drawn = self._between(low, high, seed)
+        drawn = self._between("hue", low, high, seed)
         return drawn if params else self.hue(drawn)
 
     @door
     def random_blur(
-        self, radius: Sequence[float] = (0.1, 2.0), p: float = 1.0, *, seed: int | None = None
+        self,
+        radius: float | Sequence[float] = (0.1, 2.0),
+        p: float = 1.0,
+        *,
+        seed: int | None = None,
     ) -> ImageFunctions[C]:
-        """Blur by a radius in a (low, high) range, with probability ``p``."""
-        low, high = interval("radius", radius, 0.0)
-        drawn = self._between(low, high, seed)
-        return self.blur(drawn * self._chance(p, seed, place=1).cast("float64"))
+        """Blur by a radius, or one in a (low, high) range, with probability ``p``."""
+        low, high = interval("radius", radius if is_range(radius) else (radius, radius), 0.0)
+        drawn = self._between("blur", low, high, seed)
+        return self.blur(drawn * self._chance("blur", p, seed).cast("float64"))
 
     @door
     def color_jitter(
         self,
-        brightness: float = 0.0,
-        contrast: float = 0.0,
-        saturation: float = 0.0,
-        hue: float = 0.0,
+        brightness: float | Sequence[float] = 0.0,
+        contrast: float | Sequence[float] = 0.0,
+        saturation: float | Sequence[float] = 0.0,
+        hue: float | Sequence[float] = 0.0,
         *,
         p: float = 1.0,
         seed: int | None = None,
     ) -> ImageFunctions[C]:
         """Change brightness, contrast, saturation and hue by random amounts, in this order.
 
+        An amount is the most that 1 (of hue: 0) is changed by either way, or a (low, high) range.
         ``p`` is the probability that an image is changed at all.
         """
-        chance = None if probability(p) == 1 else self._chance(p, seed).cast("float64")
+        chance = None
+        if probability(p) < 1:
+            chance = self._chance("jitter", p, seed).cast("float64")
         tones = (brightness, contrast, saturation, hue)
-        found: ImageFunctions[C] = self.brightness(1.0)
+        found: Any = self
         for name, most in zip(("brightness", "contrast", "saturation", "hue"), tones, strict=True):
-            if finite(f"{name} of color_jitter", most):
-                found = found._jittered(name, most, chance, seed)
-        return found
+            if is_range(most) or finite(f"{name} of color_jitter", most):
+                found = found._jittered(name, most, chance, seed)  # noqa: SLF001 - of its own class
+        changed: ImageFunctions[C] = self.brightness(1.0) if found is self else found
+        return changed
 
     @door
     def gray(self, channels: int = 1, *, where: Any = None) -> ImageFunctions[C]:
@@ -376,12 +422,14 @@ class ImageFunctions(Generic[C]):
         Where ``where`` is false, an image that has as many channels as that keeps its colours.
         """
         others = () if where is None else (where,)
-        return self._image("image.gray", whole("channels", channels, 1, 3), others=others)
+        if channels not in (1, 3):
+            raise odd("channels of gray", channels, "1 or 3")
+        return self._image("image.gray", channels, others=others)
 
     @door
     def random_gray(self, p: float = 0.1, *, seed: int | None = None, params: bool = False) -> Any:
         """Make the image grey, in three equal channels, with probability ``p``."""
-        where = self._chance(p, seed)
+        where = self._chance("gray", p, seed)
         return where if params else self.gray(3, where=where)
 
     @door
@@ -414,14 +462,14 @@ class ImageFunctions(Generic[C]):
         self, threshold: int = 128, p: float = 0.5, *, seed: int | None = None
     ) -> ImageFunctions[C]:
         """Invert the values from ``threshold`` on, with probability ``p``."""
-        return self.solarize(threshold, where=self._chance(p, seed))
+        return self.solarize(threshold, where=self._chance("solarize", p, seed))
 
     @door
     def random_posterize(
         self, bits: int, p: float = 0.5, *, seed: int | None = None
     ) -> ImageFunctions[C]:
         """Keep the upper ``bits`` bits of each value, with probability ``p``."""
-        return self.posterize(bits, where=self._chance(p, seed))
+        return self.posterize(bits, where=self._chance("posterize", p, seed))
 
     def equalize(self) -> ImageFunctions[C]:
         """Spread the values evenly, as Pillow's ``ImageOps.equalize``."""
@@ -439,7 +487,7 @@ class ImageFunctions(Generic[C]):
     ) -> ImageFunctions[C]:
         """Return ``(x / 255 - mean) / std`` in float32, channels first ("CHW") or last ("HWC")."""
         means, deviations = numbers("mean", mean), numbers("std", std)
-        if 0 in deviations:
+        if not np.asarray(deviations, np.float32).all():
             raise odd("std", std, "deviations other than 0")
         given = self._given.value
         if given.op == "image.normalize" and given.params[:2] == ((0.0,), (1.0,)):
@@ -468,42 +516,53 @@ class ImageFunctions(Generic[C]):
         made: C = self._kind(self._value(op, params, others))
         return made
 
-    def _draw(self, seed: int | None, place: int = 0) -> Any:
-        """Return a draw that no other function of this column's expression has."""
-        earlier = sum(each.op == "random" for each in walk((self._given.value,)))
+    def _draw(self, name: str, seed: int | None) -> Any:
+        """Return a draw of function ``name`` of this column, which no other function has.
+
+        The number of a draw follows from the expression before it, without the libraries' versions.
+        """
+        written = [(v.op, v.params if named(v) else ()) for v in walk((self._given.value,))]
+        stream = OWN_STREAMS + int.from_bytes(digest(name, *written)[:8]) % OWN_STREAMS
         given = None if seed is None else whole("seed", seed)
-        return self._kind(Value("random", (), (given, earlier + place, None)))
+        return self._kind(Value("random", (), (given, stream, None)))
 
-    def _chance(self, p: float, seed: int | None, place: int = 0) -> Any:
-        return self._draw(seed, place) < probability(p)
+    def _chance(self, name: str, p: float, seed: int | None) -> Any:
+        return self._draw(f"{name} or not", seed) < probability(p)
 
-    def _between(self, low: float, high: float, seed: int | None, place: int = 0) -> Any:
-        return self._draw(seed, place) * (high - low) + low
+    def _between(self, name: str, low: float, high: float, seed: int | None) -> Any:
+        return self._draw(name, seed) * (high - low) + low
 
-    def _factor(self, what: str, factor: Any) -> tuple[float, tuple[Any, ...]]:
+    def _factor(self, what: str, factor: Any) -> tuple[float | None, tuple[Any, ...]]:
         if isinstance(factor, self._kind):
-            return 0.0, (factor,)
+            return None, (factor,)
         return finite(what, factor), ()
 
     def _toned(self, name: str, factor: Any) -> ImageFunctions[C]:
         amount, others = self._factor(f"{name}'s amount", factor)
-        if abs(amount) > 0.5 if name == "hue" else amount < 0:
+        if amount is not None and (abs(amount) > 0.5 if name == "hue" else amount < 0):
             what = "a shift from -0.5 to 0.5" if name == "hue" else "a number of at least 0"
             raise odd(f"{name}'s amount", factor, what)
         return self._image(f"image.{name}", *(() if others else (amount,)), others=others)
 
-    def _jittered(self, name: str, most: float, chance: Any, seed: int | None) -> ImageFunctions[C]:
+    def _jittered(self, name: str, most: Any, chance: Any, seed: int | None) -> ImageFunctions[C]:
         """Change one tone by a random amount in rows in which ``chance`` is 1."""
         middle = 0.0 if name == "hue" else 1.0
-        low = -most if name == "hue" else max(0.0, 1.0 - most)
-        drawn = self._between(low, middle + most, seed, 1)
+        low, high = self._tones(name, most)
+        drawn = self._between(name, low, high, seed)
         return self._toned(name, drawn if chance is None else (drawn - middle) * chance + middle)
 
-    def _random_tone(
-        self, name: str, factor: Any, seed: int | None, *, params: bool
-    ) -> ImageFunctions[C]:
-        given = factor if isinstance(factor, list | tuple) else (max(0, 1 - factor), 1 + factor)
-        drawn = self._between(*interval(f"{name}'s factor", given), seed)
+    def _tones(self, name: str, amount: Any) -> tuple[float, float]:
+        """Return the least and the greatest amount by which ``name`` is changed."""
+        if not is_range(amount):
+            low, high = around(amount)
+            amount = (low, high) if name == "hue" else (max(0.0, 1.0 + low), 1.0 + high)
+        found = interval(f"{name}'s amount", amount)
+        for each in found:
+            self._toned(name, each)  # which refuses what has no meaning
+        return found
+
+    def _random_tone(self, name: str, factor: Any, seed: int | None, *, params: bool) -> Any:
+        drawn = self._between(name, *self._tones(name, factor), seed)
         return drawn if params else self._toned(name, drawn)
 
 
