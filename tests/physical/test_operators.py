@@ -12,7 +12,7 @@ from dml import Dataset, col
 from dml.expr.node import Node
 from dml.optimize.explain.physical_text import tree_of
 from dml.optimize.phases import optimize
-from dml.physical.lanes import called
+from dml.physical.lanes import takes_long
 from dml.physical.operators import (
     ClusterExchange,
     Coalesce,
@@ -84,7 +84,7 @@ def test_every_operator_runs_once_in_its_order(number: int, pool: DataPool) -> N
         ordinals = [op.first + n for op in below.chain() for n in reversed(range(len(op.nodes)))]
         assert ordinals == list(reversed(range(len(each.operators))))
         slices = [op for op in below.chain() if isinstance(op, SliceSteps)]
-        assert not slices or any(called(node) for op in slices for node in op.nodes)
+        assert not slices or any(takes_long(node) for op in slices for node in op.nodes)
         staged = [op for op in slices if op.first < len(each.on_blocks)]
         assert not (staged and choices.whole_units)
 

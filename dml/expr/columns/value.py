@@ -29,6 +29,9 @@ COMMUTATIVE = {
     "add", "mul", "eq", "ne", "and", "or", "minimum", "maximum", "bit_and", "bit_or", "bit_xor",
 }  # fmt: skip
 
+# Functions of images that read the header alone.
+HEADERS = ("image.size", "image.random_crop_box", "image.random_resized_crop_box")
+
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%",
     "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "and": "&", "or": "|",
@@ -60,7 +63,7 @@ class Value:
         self._digest: bytes | None = None
         refs = frozenset(params) if op == "col" else EMPTY
         depth, draws, total = 0, op in KEYED, not _may_fail(op, params)
-        calls, slow = op == "udf", op[:6] == "image."
+        calls, slow = op == "udf", op[:6] == "image." and op not in HEADERS
         for arg in args:
             refs = refs | arg.refs if refs else arg.refs
             calls, slow = calls or arg.calls, slow or arg.slow
