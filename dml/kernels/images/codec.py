@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from dml.errors import PlanError
 from dml.kernels.images.resample_filters import picture, pixels_of
 
 if TYPE_CHECKING:
@@ -68,13 +69,12 @@ def simplejpeg() -> Any:
 
 @functools.cache
 def _pillow() -> Any:
-    """Import Pillow with all of its formats; raise UnreadableImage if it is not installed."""
+    """Import Pillow with all of its formats; raise PlanError if it is not installed."""
     try:
         from PIL import Image  # noqa: PLC0415 - an extra
-    except ImportError:
-        raise UnreadableImage(
-            'Pillow is not installed; pip install "dml[image]" installs it'
-        ) from None
+    except ImportError as error:
+        what, way = "images need the library PIL", 'pip install "dml[image]"'
+        raise PlanError(what, why=str(error), try_=way) from None
     Image.init()
     return Image
 

@@ -22,7 +22,7 @@ from dml.data import buffer_ownership
 from dml.data.block import Block, Values
 from dml.data.list_marks import Mark, Padded, lengths_of
 from dml.data.object_values import delivered_bytes
-from dml.data.schema import code_of, short
+from dml.data.schema import code_of, shape_of, short
 from dml.errors import NullValueError
 from dml.expr.batch_run import ScatteredBatch
 from dml.expr.user_call import blamed
@@ -205,10 +205,11 @@ def _array(values: Values, block: Block, name: str, nulls: str) -> np.ndarray:
 def null_error(name: str, kind: pa.DataType, why: str) -> NullValueError:
     """Return the error for a null that an array of ``kind`` cannot represent."""
     fill = "False" if pa.types.is_boolean(kind) else "0"
+    way = f".fill_null({{{name!r}: {fill}}}), or .cast to a float, where null shows as NaN"
     return NullValueError(
         f"column {name!r} has a null, which {short(kind)} arrays cannot hold",
         why=why,
-        try_=f".fill_null({{{name!r}: {fill}}}), or .cast to a float, where null shows as NaN",
+        try_=f".drop_nulls({name!r}) before" if shape_of(kind) else way,
     )
 
 

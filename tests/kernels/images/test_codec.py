@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
+from dml.errors import PlanError
 from dml.kernels.images import codec
 from dml.kernels.images.codec import UnreadableImage, decode, size
 from tests.kernels.images.pictures import damaged, jpeg, other, saved, scene
@@ -201,3 +202,15 @@ def test_the_most_pixels_can_be_more_and_nothing_warns(recwarn: pytest.WarningsR
     assert size(claiming(20_000, 20_000), 10**9) == (20_000, 20_000)
     assert size(claiming(10_000, 10_000)) == (10_000, 10_000)
     assert not recwarn.list
+
+
+def test_without_pillow_nothing_is_taken_for_a_broken_image(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    codec._pillow.cache_clear()
+    try:
+        with pytest.raises(PlanError, match=r"(?s)images need the library PIL.*dml\[image\]"):
+            decode(b"anything", "RGB")
+    finally:
+        codec._pillow.cache_clear()
