@@ -159,7 +159,8 @@ def test_no_more_is_computed_where_a_first_row_tells_little_of_the_others() -> N
 def test_few_rows_are_called_for_who_asks_for_few_and_none_once_it_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sliced_flow, "LONG_S", math.inf)  # a busy machine is no slow function
+    monkeypatch.setattr(sliced_flow, "LONG_S", math.inf)  # a busy machine is no slow function,
+    monkeypatch.setattr(slice_sizes, "LOOKED_AT_S", math.inf)  # nor one that holds the lock
     noting, workers = Noting(), 4
     all_at_it, closed = threading.Barrier(workers + 1), threading.Event()
 
