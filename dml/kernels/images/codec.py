@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Encoded: TypeAlias = "bytes | memoryview"
 # Most pixels of an image unless the user gives another number: beyond it, Pillow refuses as well.
 MOST_PIXELS = 178_956_970
+# Most rows or columns of an image that is made.
+LONGEST = 1 << 16
 CHANNELS = {"L": 1, "P": 1, "RGB": 3, "RGBA": 4}
 # Channels of images whose type leaves them open, as that of arrays from a function may.
 COLOURS = CHANNELS["RGB"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 
 from dml.kernels.rows.ids import GOLDEN, mix64_int
 
@@ -57,14 +58,21 @@ def erased_box(
     The part is smaller than the image on both sides; None if ten tries do not fit.
     """
     rows, columns = shape[:2]
-    low, high = _logarithms(ratio)
-    for _ in range(TRIES):
-        area = rows * columns * draws.uniform(*scale)
-        aspect = exponential(draws.uniform(low, high))
-        height, width = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+    for height, width in _sides(rows * columns, draws, scale, ratio):
         if 0 < height < rows and 0 < width < columns:
             return draws.integer(rows - height), draws.integer(columns - width), height, width
     return None
+
+
+def _sides(
+    size: int, draws: ImageDraws, scale: tuple[float, float], ratio: tuple[float, float]
+) -> Iterator[tuple[int, int]]:
+    """Yield ten random rectangles of a share of ``size`` pixels: two sides, of a random ratio."""
+    low, high = _logarithms(ratio)
+    for _ in range(TRIES):
+        area = size * draws.uniform(*scale)
+        aspect = exponential(draws.uniform(low, high))
+        yield round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
 
 
 @functools.lru_cache
@@ -85,11 +93,7 @@ def area_box(
     is allowed.
     """
     rows, columns = shape[:2]
-    low, high = _logarithms(ratio)
-    for _ in range(TRIES):
-        area = rows * columns * draws.uniform(*scale)
-        aspect = exponential(draws.uniform(low, high))
-        width, height = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+    for width, height in _sides(rows * columns, draws, scale, ratio):
         if 0 < width <= columns and 0 < height <= rows:
             return draws.integer(rows - height), draws.integer(columns - width), height, width
     width, height = columns, rows

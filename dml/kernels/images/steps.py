@@ -23,8 +23,6 @@ Params: TypeAlias = tuple[Any, ...]
 Step: TypeAlias = Callable[[Any, Params, tuple[Any, ...]], Any]
 
 LEVELS = np.arange(256)
-# Most rows or columns of an image whose size follows from another image's.
-LONGEST = 1 << 16
 
 
 def decode(data: Any, params: Params, _: Params) -> Any:
@@ -119,7 +117,7 @@ def resize(image: Pixels, params: Params, _: Params) -> Pixels:
     height, width, kind, antialias, box = params
     if width is None:
         height, width = short_side(image.shape, height)
-        if max(height, width) > LONGEST or min(height, width) < 1:
+        if max(height, width) > codec.LONGEST or min(height, width) < 1:
             rows, columns, _channels = image.shape
             text = f"the image of {rows} x {columns} pixels would have {height} x {width}"
             raise Misfit(text)

@@ -6,9 +6,9 @@ from typing import Any
 
 from dml.base.user_line import door
 from dml.expr.columns.literal import whole
-from dml.expr.columns.namespaces.image_arguments import LONGEST
 from dml.expr.columns.namespaces.namespace import Namespace
 from dml.expr.columns.value import C
+from dml.kernels.images.codec import LONGEST
 
 
 class Boxes(Namespace[C]):

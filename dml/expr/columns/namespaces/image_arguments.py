@@ -9,10 +9,9 @@ import numpy as np
 
 from dml.errors import PlanError
 from dml.expr.columns.literal import plain, whole
+from dml.kernels.images.codec import LONGEST
 
 FILTERS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
-# Most rows or columns of an image that is made.
-LONGEST = 1 << 16
 # Most letters of a wrong value in an error.
 MOST_SHOWN = 60
 

@@ -12,7 +12,6 @@ from dml.base.fingerprint import digest
 from dml.base.user_line import door
 from dml.expr.columns.literal import plain, whole
 from dml.expr.columns.namespaces.image_arguments import (
-    LONGEST,
     are_bytes,
     around,
     box_of,
@@ -30,7 +29,7 @@ from dml.expr.columns.namespaces.image_arguments import (
 )
 from dml.expr.columns.namespaces.namespace import Namespace
 from dml.expr.columns.value import C, Value, lit, walk
-from dml.kernels.images.codec import MOST_PIXELS
+from dml.kernels.images.codec import LONGEST, MOST_PIXELS
 
 MODES = ("RGB", "L", "RGBA", "P")
 TURNS = ("nearest", "bilinear", "bicubic")
