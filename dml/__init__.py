@@ -20,6 +20,7 @@ from dml.api.sources.combination import (
 )
 from dml.api.sources.files import (
     read_arrow,
+    read_audio,
     read_binary_files,
     read_csv,
     read_images,
@@ -124,6 +125,7 @@ __all__ = [
     "random",
     "range",
     "read_arrow",
+    "read_audio",
     "read_binary_files",
     "read_csv",
     "read_datasource",

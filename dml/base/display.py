@@ -25,7 +25,36 @@ CELL: Final = "white-space:pre;padding:.2em .8em;text-align:"
 TYPE: Final = ";font-weight:normal;opacity:.65"  # of the second line of a header
 
 
-class Picture(str):
+class MediaCell(str):
+    """A cell that HTML shows as more than its text."""
+
+    __slots__ = ()
+
+    def html(self) -> str:
+        """Return the cell's HTML."""
+        raise NotImplementedError
+
+
+class Sound(MediaCell):
+    """A cell that HTML plays: ``data`` is a file that browsers know, of type ``mime``."""
+
+    __slots__ = ("data", "mime")
+
+    def __new__(cls, text: str, data: bytes, mime: str) -> Self:
+        """Make a cell of ``text`` and a sound."""
+        made = super().__new__(cls, text)
+        made.data, made.mime = data, mime
+        return made
+
+    data: bytes
+    mime: str
+
+    def html(self) -> str:
+        """Return a player of the sound."""
+        return f'<audio controls preload="metadata" src="{_inline(self.data, self.mime)}"></audio>'
+
+
+class Picture(MediaCell):
     """A cell that HTML shows as an image; other media show it as text.
 
     ``png`` returns the encoded image, or None if there is none, when HTML is made.
@@ -46,10 +75,14 @@ class Picture(str):
         data = self.png()
         if data is None:
             return escaped(one_line(self))
-        import base64  # noqa: PLC0415 - only pictures need it
+        return f'<img alt="{escaped(one_line(self))}" src="{_inline(data, "image/png")}">'
 
-        source = base64.b64encode(data).decode()
-        return f'<img alt="{escaped(one_line(self))}" src="data:image/png;base64,{source}">'
+
+def _inline(data: bytes, mime: str) -> str:
+    """Return a URL that contains the file."""
+    import base64  # noqa: PLC0415 - only pictures and sounds need it
+
+    return f"data:{mime};base64,{base64.b64encode(data).decode()}"
 
 
 @dataclass(frozen=True)
@@ -103,7 +136,7 @@ class Grid:
     def _html_row(self, row: Sequence[str], tag: str, style: str) -> str:
         cells = (
             f'<{tag} style="{CELL}{"left" if place in self.texts else "right"}{style}">'
-            f"{cell.html() if isinstance(cell, Picture) else escaped(one_line(cell))}</{tag}>"
+            f"{cell.html() if isinstance(cell, MediaCell) else escaped(one_line(cell))}</{tag}>"
             for place, cell in enumerate(row)
         )
         return f"<tr>{''.join(cells)}</tr>"

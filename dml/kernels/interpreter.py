@@ -19,7 +19,7 @@ from dml.kernels import (
 )
 from dml.kernels.functions.table import function_of
 from dml.kernels.math import MATH_OPS
-from dml.kernels.program import CHAINS, IMAGES, ChainTools, Program, Step
+from dml.kernels.program import CHAIN, CHAINS, ChainTools, Program, Step
 from dml.kernels.vec import NEVER, CastFailure, Register, Vec, spread
 
 
@@ -186,14 +186,14 @@ def delivered(register: Register | None, rows: int, borrowed: set[int], step: St
     """Prepare a computed register for the caller: all rows, memory of its own, canonical NaN.
 
     ``borrowed`` are the ids of arrays that the caller or other outputs have; the result's is added.
-    Images, the results of a ``step`` IMAGES, are in memory of their own, without NaN.
+    Chains of functions of images and sounds give memory of their own, without odd NaN.
     """
     if not isinstance(register, Vec):
         if isinstance(register, pa.Scalar):
             # pyarrow 26 cannot repeat a list zero times
             return pa.repeat(register, rows) if rows else pa.nulls(0, register.type)
         return register
-    if step.op == IMAGES and id(register.values) not in borrowed:
+    if step.op in CHAINS and step.op != CHAIN and id(register.values) not in borrowed:
         borrowed.add(id(register.values))
         return register
     values, valid = spread(register, rows)

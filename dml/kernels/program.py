@@ -11,9 +11,9 @@ import numpy as np
 
 # The operation of a step for a sequence of text functions; ``text_chain.chained`` creates it.
 CHAIN = "text chain"
-# The same for image functions, by ``image_chain.chained``.
-IMAGES = "image chain"
-CHAINS = (CHAIN, IMAGES)
+# The same for functions of images and of sounds, by ``image_chain.chained`` and ``sound_chain``.
+IMAGES, SOUNDS = "image chain", "sound chain"
+CHAINS = (CHAIN, IMAGES, SOUNDS)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Program:
 
     @functools.cached_property
     def has_chain(self) -> bool:
-        """True if a step is a chain of text functions or of image functions."""
+        """True if a step is a chain of functions of texts, images or sounds."""
         return any(step.op in CHAINS for step in self.steps)
 
     @functools.cached_property

@@ -361,7 +361,8 @@ def _function(value: Value, columns: Kinds) -> Expr:
         raise SchemaError(f"{value!r} cannot take {first.kind}")
     if meaning.rest is not None:
         wanted = meaning.rest(kind)
-        others = [_beside(value, other, wanted) for other in others]
+        each = wanted if isinstance(wanted, tuple) else (wanted,) * len(others)
+        others = [_beside(value, *pair) for pair in zip(others, each, strict=False)]
     params = meaning.settled(kind, value.params)
     if value.op == "list.eval":  # an expression of the elements
         params = (typed(params[0], {ELEMENT: kind.value_type}),)

@@ -260,25 +260,63 @@ def read_images(
 
     Raise SourceError for missing files, and CastError for a folder that the mapping lacks.
     """
-    from dml.io.binary import binary
+    from dml.io.binary.binary import IMAGES
 
     options: dict[str, Any] = {"atom_rows": atom_rows, "storage_options": storage_options}
-    source = binary.read_binary_files(paths, kind=binary.IMAGES, **options)
-    ds = Dataset(source).rename({binary.BYTES: "image"})
+    return _read_media(paths, IMAGES, label, **options)
+
+
+@door
+def read_audio(
+    paths: Paths,
+    *,
+    label: str | Mapping[str, Any] | None = None,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Read sounds as encoded bytes, one row each, in order of file name.
+
+    Columns are "path", below the common folder of all files, "label" if requested, and "audio",
+    which ``col("audio").audio.decode(16000)`` turns into samples. No file is opened before its rows
+    are read.
+
+    Parameters
+    ----------
+    paths : a folder, a pattern such as "clips/**/*.flac", a file, a URL, or a list of these; of a
+        folder, the files with the suffix of an audio format are read
+    label : "parent" is the name of the folder that has the file; a mapping has a value for each
+        such name; None makes no column
+    atom_rows : files that are read together; None: about 8 MiB
+    storage_options : options of the object store, for URLs
+
+    Raise SourceError for missing files, and CastError for a folder that the mapping lacks.
+    """
+    from dml.io.binary.binary import AUDIO
+
+    options: dict[str, Any] = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return _read_media(paths, AUDIO, label, **options)
+
+
+def _read_media(paths: Paths, kind: Any, label: Any, **options: Any) -> Dataset:
+    """Return columns path, label if requested, and the bytes, named after the ``kind`` of file."""
+    from dml.io.binary import binary
+
+    source = binary.read_binary_files(paths, kind=kind, **options)
+    ds = Dataset(source).rename({binary.BYTES: kind.word})
     if label is None:
-        return ds.select(binary.PATH, "image")
+        return ds.select(binary.PATH, kind.word)
     folder = col(binary.PATH).str.extract("([^/]*)/[^/]*$", 1)
     parent = folder.fill_null(os.path.basename(source.files.root))
     if label != "parent":
         parent = parent.replace_strict(_labels(label))
-    return ds.with_columns(label=parent).select(binary.PATH, "label", "image")
+    return ds.with_columns(label=parent).select(binary.PATH, "label", kind.word)
 
 
 def _labels(label: object) -> Mapping[str, Any]:
     if isinstance(label, Mapping) and label:
         return label
     raise PlanError(
-        f"label of read_images is {label!r}",
+        f"label is {label!r}",
         why="it says where a row's label comes from",
         try_='label="parent" for the folder\'s name, {"cat": 0, "dog": 1}, or None',
     )

@@ -9,15 +9,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dml.base.display import Displayed, Grid, Picture, one_line
+from dml.base.display import Displayed, Grid, Picture, Sound, one_line
 from dml.data.block import from_arrow
 from dml.data.schema import code_of, shape_of, short
 from dml.udfs.calling.python_rows import to_list
 
 LETTERS = 32
+# Most bytes of a sound that a table contains.
+MOST_SOUND = 1 << 20
 NULL = "null"
 # The first bytes of files of JPEG, PNG, GIF, WebP, BMP and TIFF.
 STARTS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
+# Those of sounds that browsers play, and their types.
+SOUNDS = {b"fLaC": "audio/flac", b"OggS": "audio/ogg", b"ID3": "audio/mpeg"}
 
 
 class FirstRows(Displayed):
@@ -52,11 +56,24 @@ def _cell(value: Any) -> str:
     if value is None:
         return NULL
     text = _cut(one_line(repr(value.tolist()) if isinstance(value, np.ndarray) else str(value)))
+    if (mime := _sound_type(value)) is not None:
+        return Sound(text, value, mime)
     if not _may_be_image(value):
         return text
     from dml.kernels.images.codec import thumbnail  # noqa: PLC0415 - few tables have images
 
     return Picture(text, partial(thumbnail, value))
+
+
+def _sound_type(value: Any) -> str | None:
+    """Return the type of a sound that browsers play; None for other values."""
+    if not isinstance(value, bytes) or len(value) > MOST_SOUND:
+        return None
+    if value.startswith(b"RIFF") and value[8:12] == b"WAVE":
+        return "audio/wav"
+    if len(value) > 1 and value[0] == 0xFF and value[1] & 0xE6 == 0xE2:  # a frame of layer III
+        return "audio/mpeg"
+    return next((mime for start, mime in SOUNDS.items() if value.startswith(start)), None)
 
 
 def _may_be_image(value: Any) -> bool:

@@ -261,6 +261,10 @@ class ComputedSegment:
         raise _cast_error(failure, block, low)
 
 
+# What a namespace's functions refuse.
+REFUSED = {"boxes": "boxes", "audio": "sound"}
+
+
 def _cast_error(failure: CastFailure, block: Block, row: int) -> CastError:
     if isinstance(failure, NoSuchElementFailure):
         error = CastError(
@@ -271,7 +275,7 @@ def _cast_error(failure: CastFailure, block: Block, row: int) -> CastError:
     elif isinstance(failure, UnfitFailure):
         name, (_, try_) = failure.code.removeprefix("."), functions()[failure.code].refusal
         error = CastError(
-            f"{name} refuses the {'boxes' if name.startswith('boxes') else 'image'}",
+            f"{name} refuses the {REFUSED.get(name.partition('.')[0], 'image')}",
             why=str(failure.value),
             try_=try_,
         )

@@ -78,8 +78,8 @@ class Lowered:
 
 
 def _with_chains(program: Program) -> Program:
-    """Return ``program`` with consecutive functions of text, or of images, merged into one step."""
-    if not any(step.op.startswith(("str.", "image.")) for step in program.steps):
+    """Return ``program`` with consecutive functions of text, images or sounds as one step."""
+    if not any(step.op.startswith(("str.", "image.", "audio.")) for step in program.steps):
         return program
     from dml.kernels.functions.chains import chained  # noqa: PLC0415 most programs have neither
 
@@ -443,7 +443,10 @@ def _function(work: _Lowering, value: Value) -> TypedRegister:
     kind = plain(first.kind)
     if not function.takes.holds(kind):
         raise _unfit(function, value, kind)
-    rest = [_further(work, function, value, arg, kind) for arg in value.args[1:]]
+    wanted = function.rest(kind) if function.rest else kind
+    each = wanted if isinstance(wanted, tuple) else (wanted,) * (len(value.args) - 1)
+    pairs = zip(value.args[1:], each, strict=False)  # the last ones may not be given
+    rest = [_further(work, value, *pair, kind) for pair in pairs]
     params = value.params if value.op != "list.eval" else _over_elements(kind, *value.params)
     gives = function.gives(kind, params)
     return work.emit(value.op, [first, *rest], gives, _fitted(function, params, kind))
@@ -481,10 +484,9 @@ def _all_fitting(values: tuple[Any, ...], kind: pa.DataType) -> tuple[Any, ...]:
 
 
 def _further(
-    work: _Lowering, function: Function, value: Value, arg: Value, first: pa.DataType
+    work: _Lowering, value: Value, arg: Value, wanted: pa.DataType, first: pa.DataType
 ) -> TypedRegister:
-    """Return a further argument, in the type that the first argument's type requires."""
-    wanted = function.rest(first) if function.rest else first
+    """Return a further argument in type ``wanted``, which the first argument's type requires."""
     typed = work.typed(arg)
     weak = typed.is_weak or pa.types.is_null(typed.kind)
     if not weak and typed.kind != wanted and not same_family(typed.kind, wanted):
@@ -512,7 +514,7 @@ def _unfit(function: Function, value: Value, kind: pa.DataType) -> SchemaError:
     tries = {
         text_of_bytes: ".str.decode() before",
         listed: ".list.join(...) before",
-        encoded: ".image.decode() before",
+        encoded: f".{function.name.partition('.')[0]}.decode() before",
     }
     return SchemaError(
         f"{function.name.removeprefix('.')} needs {words}, {first} is {short(kind)}",

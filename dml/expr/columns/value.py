@@ -29,8 +29,14 @@ COMMUTATIVE = {
     "add", "mul", "eq", "ne", "and", "or", "minimum", "maximum", "bit_and", "bit_or", "bit_xor",
 }  # fmt: skip
 
-# Functions of images that read the header alone.
-HEADERS = ("image.size", "image.random_crop_box", "image.random_resized_crop_box")
+# Functions of images and sounds, and those of them that read the header alone.
+MEDIA = ("image.", "audio.")
+HEADERS = (
+    "image.size",
+    "image.random_crop_box",
+    "image.random_resized_crop_box",
+    "audio.info",
+)
 
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%",
@@ -63,7 +69,7 @@ class Value:
         self._digest: bytes | None = None
         refs = frozenset(params) if op == "col" else EMPTY
         depth, draws, total = 0, op in KEYED, not _may_fail(op, params)
-        calls, slow = op == "udf", op[:6] == "image." and op not in HEADERS
+        calls, slow = op == "udf", op[:6] in MEDIA and op not in HEADERS
         for arg in args:
             refs = refs | arg.refs if refs else arg.refs
             calls, slow = calls or arg.calls, slow or arg.slow
@@ -74,7 +80,7 @@ class Value:
         self.total: bool = total
         # True if the value calls a user's function; verbs extract such calls
         self.calls: bool = calls
-        # True if a row takes a millisecond, as images do
+        # True if a row takes a millisecond, as images and sounds do
         self.slow: bool = slow
         # operations on the longest path down, including this one
         self.depth: int = depth + 1

@@ -24,6 +24,10 @@ IMAGES = FileKind(
     "image",
     (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".avif", ".jp2"),
 )
+AUDIO = FileKind(
+    "audio",
+    (".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".aiff", ".aif", ".aifc", ".au", ".caf"),
+)
 BYTES, PATH = "bytes", "path"
 COLUMNS = Schema({BYTES: pa.binary(), PATH: pa.string()})
 # Arrow's offsets of binary values are 32 bits.

@@ -1,4 +1,4 @@
-"""Chains of functions run together: of text functions, and of image functions."""
+"""Chains of functions run together: of functions of texts, of images, and of sounds."""
 
 from __future__ import annotations
 
@@ -6,24 +6,28 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from dml.kernels.functions.chain_pass import Machine
-from dml.kernels.program import CHAIN, CHAINS, IMAGES, ChainTools, Program, Step
+from dml.kernels.program import CHAIN, CHAINS, IMAGES, SOUNDS, ChainTools, Program, Step
 from dml.kernels.vec import Register
 
 
 def _module(op: str) -> ModuleType:
-    """Return the module with the chains ``op``; most programs have neither text nor images."""
+    """Return the module with the chains ``op``; most programs have none."""
     if op == IMAGES:
         from dml.kernels.images import image_chain  # noqa: PLC0415
 
         return image_chain
+    if op == SOUNDS:
+        from dml.kernels.audio import sound_chain  # noqa: PLC0415
+
+        return sound_chain
     from dml.kernels.functions import text_chain  # noqa: PLC0415
 
     return text_chain
 
 
 def chained(program: Program) -> Program:
-    """Return ``program`` with consecutive functions of text, or of images, merged into one step."""
-    for prefix, op in (("str.", CHAIN), ("image.", IMAGES)):
+    """Return ``program`` with consecutive functions of text, images or sounds as one step."""
+    for prefix, op in (("str.", CHAIN), ("image.", IMAGES), ("audio.", SOUNDS)):
         if any(step.op.startswith(prefix) for step in program.steps):
             program = _module(op).chained(program)
     return program

@@ -27,6 +27,10 @@ class UnfitFailure(CastFailure):
     """A function refuses a value; ``value`` is the reason, ``code`` the function's name."""
 
 
+class UnfitValue(Exception):  # noqa: N818 - a value failed; the operator makes it an error
+    """A function refuses the value of one row; the text says why."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kinds:
     """The types that a first argument may have: described by ``words``, tested by ``holds``.
@@ -44,9 +48,10 @@ class Function:
     """A function of columns: ``run`` returns an array from arrays of equal length and parameters.
 
     ``gives`` returns the type of the result from the type of the first argument and the parameters,
-    or raises SchemaError if they do not fit. ``rest`` returns the type of further arguments; it is
-    None if there are none. ``fails`` returns from the parameters whether ``run`` may raise for some
-    row; ``refusal`` is then the reason and the remedy. ``literals`` returns the type of each
+    or raises SchemaError if they do not fit. ``rest`` returns the type of further arguments, or a
+    tuple of their types; it is None if there are none. ``fails`` returns from the parameters
+    whether ``run`` may raise for some row; ``refusal`` is then the reason and the remedy.
+    ``literals`` returns the type of each
     parameter that is a tuple of column values, None for other parameters. With ``vectors``, for
     tensors, ``run`` takes numbers as ``Vec`` and may return a ``Vec``. ``version`` is raised
     whenever the result for some row changes; ``tool`` returns the versions of libraries whose
@@ -58,7 +63,7 @@ class Function:
     takes: Kinds
     gives: Callable[[pa.DataType, Params], pa.DataType]
     run: Callable[[Arrays, Params], pa.Array]
-    rest: Callable[[pa.DataType], pa.DataType] | None = None
+    rest: Callable[[pa.DataType], pa.DataType | tuple[pa.DataType, ...]] | None = None
     fails: Callable[[Params], bool] = lambda _: False
     refusal: tuple[str, str] = ("", "")
     literals: Callable[[pa.DataType, Params], tuple[pa.DataType | None, ...]] | None = None

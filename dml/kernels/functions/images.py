@@ -6,13 +6,13 @@ Sizes that are known before any image is read, as after ``resize``, give tensors
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pyarrow as pa
 
 from dml.base.open_tensors import OpenTensor
 from dml.errors import SchemaError
 from dml.kernels.functions.function import Function, Kinds, Params, always, is_bytes
+from dml.kernels.functions.row_chain import RowChain, alone
 from dml.kernels.images.codec import CHANNELS, COLOURS, MOST_PIXELS, libraries
 from dml.kernels.images.resample_filters import short_side
 from dml.kernels.vec import Register, Vec
@@ -171,17 +171,10 @@ def chain_type(links: Sequence[tuple[str, Params]], kind: pa.DataType) -> pa.Dat
     return kind
 
 
-def _alone(op: str) -> Callable[[Sequence[Register], Params], Any]:
-    """Return ``Function.run`` of one function, which is a chain of one link."""
+def _chain() -> type[RowChain]:
+    from dml.kernels.images.image_rows import ImageChain  # noqa: PLC0415 - few programs have images
 
-    def run(columns: Sequence[Register], params: Params) -> Register:
-        from dml.kernels.images import image_rows  # noqa: PLC0415 - few programs have images
-
-        kind = BY_NAME[op].gives(type_of(columns[0]), params)
-        link = image_rows.ImageLink(op, params, tuple(range(len(columns) - 1)))
-        return image_rows.run((link,), columns, kind)
-
-    return run
+    return ImageChain
 
 
 def _further(kind: pa.DataType) -> Callable[[pa.DataType], pa.DataType]:
@@ -208,7 +201,7 @@ def _image(
         f"image.{op}",
         takes,
         gives,
-        _alone(f"image.{op}"),
+        alone(f"image.{op}", _chain, lambda column, params: gives(type_of(column), params)),
         rest,
         fails,
         {ENCODED.words: UNREADABLE, EITHER.words: NO_SIZE}.get(takes.words, MISFIT),

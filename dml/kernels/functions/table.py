@@ -14,6 +14,7 @@ def functions() -> dict[str, Function]:
     The first call imports the modules that define them.
     """
     from dml.kernels.functions import (  # noqa: PLC0415
+        audio,
         boxes,
         element_expressions,
         encoders,
@@ -40,6 +41,7 @@ def functions() -> dict[str, Function]:
         python,
         images,
         boxes,
+        audio,
     )
     return {
         function.name: function

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.errors import PlanError
+from dml.kernels.functions.function import UnfitValue
 from dml.kernels.images.resample_filters import picture, pixels_of
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ NUMBERS = ("I", "F")
 GREY = (19595, 38470, 7471)
 
 
-class UnreadableImage(Exception):  # noqa: N818 - a value failed; the operator makes it an error
+class UnreadableImage(UnfitValue):
     """An encoded image is not readable; the text says why."""
 
 

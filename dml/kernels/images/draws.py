@@ -1,6 +1,5 @@
-"""Random parameters of one image are a function of the row's one uniform draw.
+"""Random parts of one image, drawn from its sequence of random numbers.
 
-A draw is a multiple of 2**-53, so it has 53 random bits, which start a sequence of 64-bit numbers.
 The arithmetic is exact or of single IEEE operations, so all processors draw the same.
 """
 
@@ -10,30 +9,12 @@ import functools
 import math
 from collections.abc import Iterator
 
-from dml.kernels.rows.ids import GOLDEN, mix64_int
+from dml.kernels.rows.row_draws import RowDraws
 
 # Tries of a random area and ratio before the middle of the image is taken.
 TRIES = 10
 # Terms of the series of the exponential function, exact to a float's last bit for small arguments.
 TERMS = 20
-
-
-class ImageDraws:
-    """The sequence of random numbers that ``draw``, in [0, 1), starts."""
-
-    def __init__(self, draw: float) -> None:
-        self._key = mix64_int(int(draw * 2.0**53) + 1)
-        self._count = 0
-
-    def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
-        """Return the next number, at least ``low`` and less than ``high``."""
-        self._count += 1
-        bits = mix64_int(self._key + self._count * GOLDEN)
-        return low + (high - low) * ((bits >> 11) * 2.0**-53)
-
-    def integer(self, most: int) -> int:
-        """Return the next integer from 0 to ``most``."""
-        return min(int(self.uniform() * (most + 1)), most)
 
 
 def exponential(x: float) -> float:
@@ -49,7 +30,7 @@ def exponential(x: float) -> float:
 
 def erased_box(
     shape: tuple[int, ...],
-    draws: ImageDraws,
+    draws: RowDraws,
     scale: tuple[float, float],
     ratio: tuple[float, float],
 ) -> tuple[int, int, int, int] | None:
@@ -65,7 +46,7 @@ def erased_box(
 
 
 def _sides(
-    size: int, draws: ImageDraws, scale: tuple[float, float], ratio: tuple[float, float]
+    size: int, draws: RowDraws, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> Iterator[tuple[int, int]]:
     """Yield ten random rectangles of a share of ``size`` pixels: two sides, of a random ratio."""
     low, high = _logarithms(ratio)
@@ -82,7 +63,7 @@ def _logarithms(ratio: tuple[float, float]) -> tuple[float, float]:
 
 def area_box(
     shape: tuple[int, ...],
-    draws: ImageDraws,
+    draws: RowDraws,
     scale: tuple[float, float],
     ratio: tuple[float, float],
 ) -> tuple[int, int, int, int]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from dml.kernels.functions.function import UnfitValue
 from dml.kernels.images import image_kernel
 from dml.kernels.images.image_kernel import Target
 from dml.kernels.images.resample_filters import NEAREST, Resize, resize
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 Map: TypeAlias = "np.ndarray | Callable[[np.ndarray], np.ndarray]"
 
 
-class Misfit(Exception):  # noqa: N818 - a value failed; the operator makes it an error
+class Misfit(UnfitValue):
     """An operation does not fit the size of an image; the text says why."""
 
 

@@ -15,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from dml.kernels.images import codec
-from dml.kernels.images.draws import ImageDraws, area_box, erased_box
+from dml.kernels.images.draws import area_box, erased_box
 from dml.kernels.images.pixels import Misfit, Pixels
 from dml.kernels.images.resample_filters import Resize, picture, pixels_of, short_side
+from dml.kernels.rows.row_draws import RowDraws
 
 Params: TypeAlias = tuple[Any, ...]
 Step: TypeAlias = Callable[[Any, Params, tuple[Any, ...]], Any]
@@ -93,14 +94,14 @@ def _random_place(shape: tuple[int, ...], size: Params, given: Params) -> tuple[
     (rows, columns), (height, width) = shape[:2], size[:2]
     if height > rows or width > columns:
         raise Misfit(f"the image has {rows} x {columns} pixels")
-    draws = ImageDraws(given[0])
+    draws = RowDraws(given[0])
     return draws.integer(rows - height), draws.integer(columns - width), height, width
 
 
 def random_resized_crop(image: Pixels, params: Params, given: Params) -> Pixels:
     """Keep a part of random area and ratio, and resize it."""
     height, width, scale, ratio, kind, antialias = params
-    image.crop(*area_box(image.shape, ImageDraws(given[0]), scale, ratio))
+    image.crop(*area_box(image.shape, RowDraws(given[0]), scale, ratio))
     return image.resize(Resize(height, width, kind, antialias))
 
 
@@ -109,7 +110,7 @@ def random_resized_crop_box(image: Any, params: Params, given: Params) -> np.nda
     shape = _shape(image, params[6:])
     if shape is None:
         return None
-    return np.array(area_box(shape, ImageDraws(given[0]), params[2], params[3]))
+    return np.array(area_box(shape, RowDraws(given[0]), params[2], params[3]))
 
 
 def resize(image: Pixels, params: Params, _: Params) -> Pixels:
@@ -190,7 +191,7 @@ def _channels(fill: tuple[int, ...], channels: int) -> tuple[int, ...]:
 def random_erasing(image: Pixels, params: Params, given: Params) -> Pixels:
     """Fill a random part with one colour, with a probability."""
     p, scale, ratio, fill = params
-    draws = ImageDraws(given[0])
+    draws = RowDraws(given[0])
     box = None if draws.uniform() >= p else erased_box(image.shape, draws, scale, ratio)
     if box is None:
         return image

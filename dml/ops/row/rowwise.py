@@ -37,7 +37,7 @@ def slow_rows(node: Node, work: ComputedSegment, block: Block, at: At) -> Iterat
         rooms = desk.places(start, stop, images)
         for found in work.run(block.slice(start, stop), at, [*rooms]):
             for array in rooms:
-                if array.dtype.kind == "f":  # no image has NaN
+                if array.dtype.kind == "f":  # images and sounds have no odd NaN
                     buffer_ownership.finish(array, array.nbytes)
             rooms = []
             yield found

@@ -19,7 +19,8 @@ from dml.testing.functions.meaning import BYTES, Draw, FunctionMeaning, Gives, P
 BOX, PAIR = (pa.fixed_shape_tensor(pa.int64(), (n,)) for n in (4, 2))
 
 
-def _encoded(kind: pa.DataType) -> bool:
+def encoded(kind: pa.DataType) -> bool:
+    """Return True for bytes, and for a struct that has them."""
     if pa.types.is_struct(kind):
         return any(field.name == "bytes" and field.type in BYTES for field in kind)
     return kind in BYTES
@@ -31,7 +32,7 @@ def _image(kind: pa.DataType) -> bool:
 
 
 def _either(kind: pa.DataType) -> bool:
-    return _encoded(kind) or _image(kind)
+    return encoded(kind) or _image(kind)
 
 
 def _of(*shape: int | None, value: pa.DataType | None = None) -> pa.DataType:
@@ -123,7 +124,7 @@ MEANINGS = (
             on_error=d.choice(["null", "null", "raise"]),
             exif_transpose=d.random() < 0.3,
         ),
-        takes=_encoded,
+        takes=encoded,
     ),
     _meaning(
         "size",

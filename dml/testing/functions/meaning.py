@@ -32,7 +32,8 @@ class FunctionMeaning:
     ``means`` is called with the arguments and then the parameters; numbers that it returns are
     converted to the type as in arithmetic: integers wrap, floats are rounded. ``drawn`` calls the
     function on a column that it accepts, with random parameters. ``null_as`` is the type that an
-    all-null column is taken for, ``rest`` the type of further arguments. ``settled`` converts the
+    all-null column is taken for, ``rest`` the type of further arguments, or
+    a tuple of their types. ``settled`` converts the
     parameters to those that ``gives`` and ``means`` receive.
     """
 
@@ -42,7 +43,7 @@ class FunctionMeaning:
     means: Callable[..., Any]
     drawn: Callable[[Draw, Column], Column]
     null_as: pa.DataType | None = None
-    rest: Callable[[pa.DataType], pa.DataType] | None = None
+    rest: Callable[[pa.DataType], pa.DataType | tuple[pa.DataType, ...]] | None = None
     settled: Callable[[pa.DataType, Params], Params] = as_written
 
 

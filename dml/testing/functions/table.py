@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dml.testing.functions import (
+    audio,
     boxes,
     element_expressions,
     encoders,
@@ -35,6 +36,7 @@ MEANINGS: dict[str, FunctionMeaning] = {
         python,
         images,
         boxes,
+        audio,
     )
     for meaning in family.MEANINGS
 }

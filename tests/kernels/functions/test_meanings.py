@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import soundfile
 from PIL import Image
 
 from dml.api.dataset import Dataset
@@ -37,6 +38,13 @@ IMAGES = (
     pa.fixed_shape_tensor(pa.uint8(), (5, 6, 3)),
     pa.fixed_shape_tensor(pa.uint8(), (7, 4, 1)),
 )
+SOUNDS = (
+    OpenTensor(pa.float32(), (None,)),
+    pa.fixed_shape_tensor(pa.float32(), (9,)),
+    OpenTensor(pa.float32(), (None, None)),
+    pa.fixed_shape_tensor(pa.float32(), (2, 7)),
+    OpenTensor(pa.float32(), (None, 3, None)),
+)
 BOXES = (pa.list_(pa.list_(pa.float64())), pa.list_(pa.list_(pa.int16())))
 BYTES = (pa.binary(), pa.large_binary())
 NUMBERS = (0.0, -0.0, 1.5, float("nan"), -2.0)
@@ -60,8 +68,8 @@ def value(draw: random.Random, kind: pa.DataType) -> Any:
         return [value(draw, kind.value_type) for _ in range(kind.list_size)]
     if pa.types.is_struct(kind):
         return {field.name: value(draw, field.type) for field in kind}
-    if kind in BYTES and draw.random() < 0.7:
-        return picture(draw)
+    if kind in BYTES and draw.random() < 0.8:
+        return draw.choice([picture, sound])(draw)
     if pa.types.is_date(kind):
         return VALUES[pa.timestamp("us")](draw).date()
     return VALUES[kind](draw)
@@ -85,8 +93,41 @@ def picture(draw: random.Random) -> bytes:
     return found[: len(found) // 2] if draw.random() < 0.1 else found
 
 
+def sound(draw: random.Random) -> bytes:
+    """An encoded sound, of which some end too early."""
+    samples = samples_of(draw, (draw.randint(1, 40), draw.choice([1, 1, 2, 3])))
+    samples = np.nan_to_num(samples, posinf=1.0)
+    target = io.BytesIO()
+    form, kind = draw.choice(
+        [("WAV", "PCM_16"), ("WAV", "FLOAT"), ("FLAC", "PCM_24"), ("AIFF", "PCM_U8"), ("OGG", None)]
+    )
+    soundfile.write(target, samples, draw.choice([8000, 11025]), format=form, subtype=kind)
+    found = target.getvalue()
+    return found[: len(found) // 2] if draw.random() < 0.1 else found
+
+
+def samples_of(draw: random.Random, shape: tuple[int, ...]) -> np.ndarray:
+    odd = [0.0, 1.0, -1.0] if draw.random() < 0.9 else [0.0, float("nan"), float("inf")]
+    size = int(np.prod(shape))
+    found = [draw.choice([draw.uniform(-1, 1), draw.choice(odd)]) for _ in range(size)]
+    return np.array(found, np.float32).reshape(shape)
+
+
 def column(draw: random.Random, kind: pa.DataType) -> pa.Array:
     """Rows of a type."""
+    if kind in SOUNDS:
+        arrays = [
+            None
+            if draw.random() < 0.1
+            else samples_of(
+                draw, tuple(draw.randint(0, 12) if n is None else n for n in kind.shape)
+            )
+            for _ in range(ROWS)
+        ]
+        if isinstance(kind, OpenTensor):
+            return column_of(arrays, kind)
+        cells = [None if array is None else array.reshape(-1).tolist() for array in arrays]
+        return pa.ExtensionArray.from_storage(kind, pa.array(cells, kind.storage_type))
     if kind in IMAGES:
         height, width, channels = kind.shape
         arrays = [
@@ -116,6 +157,7 @@ KINDS = {
     **{f"l{i}": pa.list_(kind) for i, kind in enumerate(LISTED)},
     **{f"t{i}": kind for i, kind in enumerate(TENSORS)},
     **{f"i{i}": kind for i, kind in enumerate(IMAGES)},
+    **{f"s{i}": kind for i, kind in enumerate(SOUNDS)},
     **{f"b{i}": kind for i, kind in enumerate(BOXES)},
     "w": pa.list_(pa.int64(), 2),
     "d": pa.date32(),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import soundfile
 from PIL import Image
 
 from dml.base.open_tensors import OpenTensor, column_of
@@ -101,6 +102,15 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "image.normalize": ((0.5,), (0.25,), "CHW"),
     "boxes.resize": (10, 20),
     "boxes.flip": (9,),
+    "audio.decode": (8000, True, 0.0, None, 1000, "raise"),
+    "audio.info": ("raise",),
+    "audio.resample": (16000, 8000),
+    "audio.slice": (10, None, 0.2),
+    **dict.fromkeys(("audio.pad_or_trim", "audio.random_slice"), (3,)),
+    "audio.add_noise": (5.0, 20.0),
+    "audio.spectrogram": ((4, 2, 4, "hann", True), 2.0, "db"),
+    "audio.mel": ((4, 2, 4, "hann", True), 2.0, None, (3, 8000, 0.0, 4000.0, "htk", None)),
+    "audio.random_mask": (2, 2, 1, 0.0),
 }
 ITEMS = {
     pa.list_(pa.int64()): pa.array([1, 1, None, 3, 5, 6]),
@@ -113,6 +123,8 @@ OTHERS: dict[str, pa.Array] = {
     **dict.fromkeys(("image.random_resized_crop", "image.random_resized_crop_box"), DRAWS),
     **dict.fromkeys(("image.random_erasing", "image.blur", "image.hue"), DRAWS),
     **dict.fromkeys(("image.flip", "boxes.flip"), pa.array([True, False] * 3)),
+    **dict.fromkeys((f"audio.{n}" for n in ("slice", "random_slice", "gain")), DRAWS),
+    **dict.fromkeys((f"audio.{n}" for n in ("add_noise", "random_mask")), DRAWS),
     "boxes.resize": pa.ExtensionArray.from_storage(
         SIZES, pa.array([[10, 20]] * 6, SIZES.storage_type)
     ),
@@ -130,6 +142,7 @@ ONE: dict[str, pa.DataType] = {
     "list.lookup": pa.list_(pa.string()),
     "list.eval": pa.list_(pa.int64()),
 }
+CLIPS = [np.linspace(-1, n / 9, n + 1, dtype=np.float32) for n in (3, 5, 8, 1)]
 PIXELS = [np.full((h, w, 3), 40 * h + w, np.uint8) for h, w in ((2, 3), (4, 2), (3, 3), (2, 2))]
 
 
@@ -139,9 +152,16 @@ def encoded(array: np.ndarray) -> bytes:
     return target.getvalue()
 
 
+def recorded(samples: np.ndarray) -> bytes:
+    target = io.BytesIO()
+    soundfile.write(target, samples, 11025, format="FLAC")
+    return target.getvalue()
+
+
 DIGITS = pa.array(["2012", None, "2024", "2,5", "1e3", "-7"])
 READING = ("str.to_integer", "str.to_float", "str.to_datetime", "str.to_date")
 TENSOR = pa.fixed_shape_tensor(pa.float32(), (2, 1))
+RECORDED = pa.array([recorded(CLIPS[0]), None, *map(recorded, CLIPS[1:]), recorded(CLIPS[1])])
 COLUMNS = (
     pa.array([2, None, 0, -1, 3, 1]),
     pa.ExtensionArray.from_storage(
@@ -155,6 +175,8 @@ COLUMNS = (
     pa.array([TIME.time(), None, *[TIME.time()] * 4], pa.time64("us")),
     column_of([PIXELS[0], None, *PIXELS[1:], PIXELS[0]], OpenTensor(pa.uint8(), (None, None, 3))),
     pa.array([encoded(PIXELS[0]), None, *map(encoded, PIXELS[1:]), encoded(PIXELS[1])]),
+    column_of([CLIPS[0], None, *CLIPS[1:], CLIPS[0]], OpenTensor(pa.float32(), (None,))),
+    RECORDED,
     pa.array([[[0, 1, 2, 3]], None, [], [[1, 2, 3, 4], [5, 6, 7, 8]], [], [[0, 0, 1, 1]]]),
     pa.array([{"x": 1, "y": 2}, None, *[{"x": 3, "y": None}] * 4]),
 )
@@ -167,6 +189,8 @@ def program(name: str, column: pa.Array) -> tuple[Program, list[pa.Array]]:
     inputs = [column]
     if name in OTHERS:
         inputs.append(OTHERS[name])
+    elif name == "audio.mix":
+        inputs += [column, DRAWS]
     elif function.rest is not None and name in OPTIONAL:
         inputs.append(column if name == "str.concat" else ITEMS[column.type])
     places = tuple(range(len(inputs)))
@@ -191,6 +215,7 @@ def computed(name: str, column: pa.Array, rows: slice) -> list[Any]:
 def taken(name: str) -> list[pa.Array]:
     taken_by = [column for column in COLUMNS if functions()[name].takes.holds(column.type)]
     taken_by = [c for c in taken_by if (c is DIGITS) == (name in READING)]
+    taken_by = [c for c in taken_by if (c is RECORDED) == (name in ("audio.decode", "audio.info"))]
     return [column for column in taken_by if column.type == ONE.get(name, column.type)]
 
 

@@ -8,10 +8,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dml.kernels.images.image_rows import ImageLink, _Chain
+from dml.kernels.functions.row_chain import RowLink
+from dml.kernels.images.image_rows import ImageChain
 from dml.kernels.images.pixels import Misfit, Pixels
 from dml.kernels.images.resample_filters import Resize
 from dml.kernels.images.steps import brightness, contrast, lut, saturation
+from dml.kernels.vec import Vec
 from tests.kernels.images.pictures import scene
 from tests.sampling import amount
 
@@ -71,12 +73,13 @@ def test_a_part_outside_is_refused() -> None:
 
 def test_floats_are_written_in_place() -> None:
     links = (
-        ImageLink("image.center_crop", (6, 7)),
-        ImageLink("image.brightness", (1.2,)),
-        ImageLink("image.normalize", ((0.5,), (0.25,), "CHW")),
+        RowLink("image.center_crop", (6, 7)),
+        RowLink("image.brightness", (1.2,)),
+        RowLink("image.normalize", ((0.5,), (0.25,), "CHW")),
     )
     out = np.zeros((3, 6, 7), np.float32)
-    assert _Chain(links, [], None).write([scene(4, 11, 12)], 0, out)
+    images = scene(4, 11, 12)[None]
+    assert ImageChain(links, Vec(images)).write(images, 0, out)
     small = brightness(Pixels(scene(4, 11, 12)[2:8, 2:9]), (1.2,), ()).array()
     wanted = (small.astype("f4") / np.float32(255) - np.float32(0.5)) / np.float32(0.25)
     assert (out == wanted.transpose(2, 0, 1)).all()

@@ -215,7 +215,7 @@ def test_files_are_rows_with_labels(tmp_path: Path) -> None:
 
 
 def test_labels_that_say_nothing_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(dml.errors.PlanError, match="label of read_images is 'folder'"):
+    with pytest.raises(dml.errors.PlanError, match="label is 'folder'"):
         dml.read_images(folder(tmp_path), label="folder")
     with pytest.raises(CastError, match="meets 'dog'"):
         list(dml.read_images(tmp_path, label={"cat": 0}).epoch(0))

@@ -12,6 +12,7 @@ from dml.expr.columns.literal import whole
 from dml.expr.columns.value import C, Value
 
 if TYPE_CHECKING:
+    from dml.expr.columns.namespaces.audio import Audio
     from dml.expr.columns.namespaces.boxes import Boxes
     from dml.expr.columns.namespaces.encoders import Encoders
     from dml.expr.columns.namespaces.images import Images
@@ -68,6 +69,13 @@ class Namespaced:
         from dml.expr.columns.namespaces.images import Images  # noqa: PLC0415
 
         return Images(self)
+
+    @property
+    def audio(self) -> Audio[Self]:
+        """Functions of sounds, encoded as bytes or decoded, and of their spectra."""
+        from dml.expr.columns.namespaces.audio import Audio  # noqa: PLC0415
+
+        return Audio(self)
 
     @property
     def boxes(self) -> Boxes[Self]:

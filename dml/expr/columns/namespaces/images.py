@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic
+from typing import Any
 
 import numpy as np
 
-from dml.base.fingerprint import digest
 from dml.base.user_line import door
-from dml.expr.columns.literal import plain, whole
+from dml.expr.columns.literal import whole
 from dml.expr.columns.namespaces.image_arguments import (
     are_bytes,
     around,
@@ -27,8 +25,8 @@ from dml.expr.columns.namespaces.image_arguments import (
     probability,
     size_of,
 )
-from dml.expr.columns.namespaces.namespace import Namespace
-from dml.expr.columns.value import C, Value, lit, walk
+from dml.expr.columns.namespaces.media import MediaFunctions, MediaNamespace, media_class
+from dml.expr.columns.value import C
 from dml.kernels.images.codec import LONGEST, MOST_PIXELS
 
 MODES = ("RGB", "L", "RGBA", "P")
@@ -36,16 +34,7 @@ TURNS = ("nearest", "bilinear", "bicubic")
 LAYOUTS = ("CHW", "HWC")
 
 
-# Draws of images are numbered from here, beyond those that users number.
-OWN_STREAMS = 1 << 19
-
-
-def named(value: Value) -> bool:
-    """Return whether the parameters of ``value`` count where its draws are numbered."""
-    return value.op == "col" or value.op.startswith("image.")
-
-
-class ImageFunctions(Generic[C]):
+class ImageFunctions(MediaFunctions[C]):
     """Functions of images, row by row; null gives null.
 
     Encoded images are bytes, decoded ones tensors (height, width, channels) of uint8. Operations
@@ -54,13 +43,7 @@ class ImageFunctions(Generic[C]):
     """
 
     __slots__ = ()
-    # The column, and the class of columns that are no images.
-    _given: Any
-    _kind: Any
-
-    if TYPE_CHECKING:  # columns of images are columns, too
-
-        def __getattr__(self, name: str) -> Any: ...
+    _title, _place = ".image", "image"
 
     # ------------------------------------------------------------------------------------ encoded
 
@@ -82,7 +65,7 @@ class ImageFunctions(Generic[C]):
         on_error : "raise" CastError for an image that cannot be read, or give "null" for it
         exif_transpose : turn photographs upright, as Pillow's ``ImageOps.exif_transpose``
         """
-        return self._image(
+        return self._made(
             "image.decode",
             one_of("mode of decode", mode, MODES),
             *header_of(max_pixels, on_error, exif_transpose),
@@ -119,16 +102,16 @@ class ImageFunctions(Generic[C]):
         Or give a column of boxes (top, left, height, width), as ``params=True`` returns them.
         """
         if isinstance(top, self._kind) and left is height is width is None:
-            return self._image("image.crop_box", others=(top,))
+            return self._made("image.crop_box", others=(top,))
         place = (whole("top of crop", top, 0), whole("left of crop", left, 0))
-        return self._image("image.crop", *place, *size_of("crop", height, width))
+        return self._made("image.crop", *place, *size_of("crop", height, width))
 
     @door
     def center_crop(
         self, height: int | Sequence[int], width: int | None = None
     ) -> ImageFunctions[C]:
         """Return the middle part, a square if ``width`` is not given."""
-        return self._image("image.center_crop", *size_of("center_crop", height, width))
+        return self._made("image.center_crop", *size_of("center_crop", height, width))
 
     @door
     def random_crop(
@@ -148,7 +131,7 @@ class ImageFunctions(Generic[C]):
         """
         size, draw = size_of("random_crop", height, width), (self._draw("random_crop", seed),)
         if not params:
-            return self._image("image.random_crop", *size, others=draw)
+            return self._made("image.random_crop", *size, others=draw)
         header = header_of(MOST_PIXELS, on_error, exif_transpose)
         return self._plain("image.random_crop_box", *size, *header, others=draw)
 
@@ -187,7 +170,7 @@ class ImageFunctions(Generic[C]):
         )
         draw = (self._draw("random_resized_crop", seed),)
         if not params:
-            return self._image("image.random_resized_crop", *given, others=draw)
+            return self._made("image.random_resized_crop", *given, others=draw)
         header = header_of(MOST_PIXELS, on_error, exif_transpose)
         return self._plain("image.random_resized_crop_box", *given, *header, others=draw)
 
@@ -215,7 +198,7 @@ class ImageFunctions(Generic[C]):
         if width is None and not isinstance(height, list | tuple):
             size = (size[0], None)
         part = None if box is None else box_of(box)
-        return self._image("image.resize", *size, *filter_of(filter, antialias), part)
+        return self._made("image.resize", *size, *filter_of(filter, antialias), part)
 
     @door
     def pad(
@@ -226,7 +209,7 @@ class ImageFunctions(Generic[C]):
         sides = tuple(whole("padding", each, 0, LONGEST) for each in given)
         if len(sides) != 4:
             raise odd("padding", padding, "one width, or (left, top, right, bottom)")
-        return self._image("image.pad", sides, colour(fill))
+        return self._made("image.pad", sides, colour(fill))
 
     # ------------------------------------------------------------------------------------- places
 
@@ -235,7 +218,7 @@ class ImageFunctions(Generic[C]):
         """Mirror the image "horizontal" or "vertical"; or, if given, only ``where`` it is true."""
         others = () if where is None else (where,)
         way = one_of("direction of flip", direction, ("horizontal", "vertical"))
-        return self._image("image.flip", way, others=others)
+        return self._made("image.flip", way, others=others)
 
     @door
     def random_flip(
@@ -262,7 +245,7 @@ class ImageFunctions(Generic[C]):
         """Turn counterclockwise by ``degrees``, a number or a column; ``expand`` keeps corners."""
         angle, others = self._factor("degrees", degrees)
         form = one_of("filter of rotate", filter, TURNS)
-        return self._image("image.rotate", angle, form, bool(expand), colour(fill), others=others)
+        return self._made("image.rotate", angle, form, bool(expand), colour(fill), others=others)
 
     @door
     def random_rotate(
@@ -292,7 +275,7 @@ class ImageFunctions(Generic[C]):
         if len(given) != 6:
             raise odd("the matrix of affine", matrix, "(a, b, c, d, e, f)")
         form = one_of("filter of affine", filter, TURNS)
-        return self._image("image.affine", given, form, colour(fill))
+        return self._made("image.affine", given, form, colour(fill))
 
     @door
     def random_erasing(
@@ -308,7 +291,7 @@ class ImageFunctions(Generic[C]):
         sizes = (interval("scale", scale, 0.0), interval("ratio", ratio, 0.0))
         if sizes[0][1] > 1:
             raise odd("scale", scale, "shares of the area, at most 1")
-        return self._image(
+        return self._made(
             "image.random_erasing",
             probability(p),
             *sizes,
@@ -423,7 +406,7 @@ class ImageFunctions(Generic[C]):
         others = () if where is None else (where,)
         if channels not in (1, 3):
             raise odd("channels of gray", channels, "1 or 3")
-        return self._image("image.gray", channels, others=others)
+        return self._made("image.gray", channels, others=others)
 
     @door
     def random_gray(self, p: float = 0.1, *, seed: int | None = None, params: bool = False) -> Any:
@@ -438,7 +421,7 @@ class ImageFunctions(Generic[C]):
         if values.shape != (256,) or values.dtype.kind not in "iu" or not are_bytes(values):
             raise odd("the table of lut", table, "256 whole numbers from 0 to 255")
         others = () if where is None else (where,)
-        return self._image("image.lut", values.astype(np.uint8).tobytes(), others=others)
+        return self._made("image.lut", values.astype(np.uint8).tobytes(), others=others)
 
     def invert(self) -> ImageFunctions[C]:
         """Return 255 - value."""
@@ -472,11 +455,11 @@ class ImageFunctions(Generic[C]):
 
     def equalize(self) -> ImageFunctions[C]:
         """Spread the values evenly, as Pillow's ``ImageOps.equalize``."""
-        return self._image("image.enhance", "equalize")
+        return self._made("image.enhance", "equalize")
 
     def autocontrast(self) -> ImageFunctions[C]:
         """Stretch the values to 0 to 255, as Pillow's ``ImageOps.autocontrast``."""
-        return self._image("image.enhance", "autocontrast")
+        return self._made("image.enhance", "autocontrast")
 
     # ------------------------------------------------------------------------------------- floats
 
@@ -491,45 +474,15 @@ class ImageFunctions(Generic[C]):
         given = self._given.value
         if given.op == "image.normalize" and given.params[:2] == ((0.0,), (1.0,)):
             # ``to_tensor().normalize(...)``, as in torchvision, is ``normalize(...)``
-            inner: ImageFunctions[C] = _image_class(self._kind)(given.args[0])
+            inner: ImageFunctions[C] = media_class(ImageFunctions, self._kind)(given.args[0])
             return inner.normalize(mean, std, layout=layout)
-        return self._image("image.normalize", means, deviations, one_of("layout", layout, LAYOUTS))
+        return self._made("image.normalize", means, deviations, one_of("layout", layout, LAYOUTS))
 
     def to_tensor(self, *, layout: str = "CHW") -> ImageFunctions[C]:
         """Return ``x / 255`` in float32, channels first ("CHW") or last ("HWC")."""
         return self.normalize(0.0, 1.0, layout=layout)
 
     # ------------------------------------------------------------------------------------- columns
-
-    def _value(self, op: str, params: tuple[Any, ...], others: tuple[Any, ...]) -> Value:
-        args = tuple(o.value if isinstance(o, self._kind) else lit(plain(o)) for o in others)
-        return Value(op, (self._given.value, *args), params)
-
-    def _image(self, op: str, *params: Any, others: tuple[Any, ...] = ()) -> ImageFunctions[C]:
-        """Return function ``op`` of the images and ``others``: a column of images."""
-        made: ImageFunctions[C] = _image_class(self._kind)(self._value(op, params, others))
-        return made
-
-    def _plain(self, op: str, *params: Any, others: tuple[Any, ...] = ()) -> C:
-        """Return function ``op`` of the images and ``others``: a column of other values."""
-        made: C = self._kind(self._value(op, params, others))
-        return made
-
-    def _draw(self, name: str, seed: int | None) -> Any:
-        """Return a draw of function ``name`` of this column, which no other function has.
-
-        The number of a draw follows from the expression before it, without the libraries' versions.
-        """
-        written = [(v.op, v.params if named(v) else ()) for v in walk((self._given.value,))]
-        stream = OWN_STREAMS + int.from_bytes(digest(name, *written)[:8]) % OWN_STREAMS
-        given = None if seed is None else whole("seed", seed)
-        return self._kind(Value("random", (), (given, stream, None)))
-
-    def _chance(self, name: str, p: float, seed: int | None) -> Any:
-        return self._draw(f"{name} or not", seed) < probability(p)
-
-    def _between(self, name: str, low: float, high: float, seed: int | None) -> Any:
-        return self._draw(name, seed) * (high - low) + low
 
     def _factor(self, what: str, factor: Any) -> tuple[float | None, tuple[Any, ...]]:
         if isinstance(factor, self._kind):
@@ -541,7 +494,7 @@ class ImageFunctions(Generic[C]):
         if amount is not None and (abs(amount) > 0.5 if name == "hue" else amount < 0):
             what = "a shift from -0.5 to 0.5" if name == "hue" else "a number of at least 0"
             raise odd(f"{name}'s amount", factor, what)
-        return self._image(f"image.{name}", *(() if others else (amount,)), others=others)
+        return self._made(f"image.{name}", *(() if others else (amount,)), others=others)
 
     def _jittered(self, name: str, most: Any, chance: Any, seed: int | None) -> ImageFunctions[C]:
         """Change one tone by a random amount in rows in which ``chance`` is 1."""
@@ -565,31 +518,7 @@ class ImageFunctions(Generic[C]):
         return drawn if params else self._toned(name, drawn)
 
 
-class Images(ImageFunctions[C], Namespace[C]):
+class Images(ImageFunctions[C], MediaNamespace[C]):
     """The namespace ``.image`` of a column."""
 
     __slots__ = ()
-    _title, _place = ".image", "image"
-
-    @property
-    def _given(self) -> Any:
-        return self._column
-
-    @property
-    def _kind(self) -> Any:
-        given = self._column
-        return given._kind if isinstance(given, ImageFunctions) else type(given)  # noqa: SLF001
-
-
-@functools.cache
-def _image_class(kind: Any) -> Any:
-    """Return the class of columns of images: the class ``kind`` with the functions of images."""
-    members = {
-        "__slots__": (),
-        "__doc__": "A column of images: its functions follow each other without ``.image``.",
-        "_title": ".image",
-        "_place": "image",
-        "_given": property(lambda self: self),
-        "_kind": kind,
-    }
-    return type("ImageColumn", (ImageFunctions, kind), members)

@@ -1,0 +1,217 @@
+"""Encoded sounds are decoded by libsndfile and resampled by libsoxr, each sound by itself."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import math
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from dml.errors import PlanError
+from dml.kernels.functions.function import UnfitValue
+
+Encoded: TypeAlias = "bytes | memoryview"
+# Most samples of a sound, in all channels, unless the user gives another number: 1 GiB of floats.
+MOST_SAMPLES = 1 << 28
+# Samples in a second: the rates that files may have and sounds may be resampled to.
+LEAST_RATE, MOST_RATE = 1, 1 << 20
+# Frames that are decoded at once, since a damaged header may claim more than there are.
+BLOCK_FRAMES = 1 << 20
+# Formats in which reading from the middle on gives other bytes than reading it all.
+FROM_START = ("MP3", "MPEG")
+
+
+class UnreadableSound(UnfitValue):
+    """An encoded sound is not readable; the text says why."""
+
+
+class Info(NamedTuple):
+    """What the header of a file says."""
+
+    rate: int
+    channels: int
+    frames: int
+
+
+class SoundPart(NamedTuple):
+    """The part of a sound from ``offset`` on, in seconds; ``duration`` None: to its end."""
+
+    offset: float = 0.0
+    duration: float | None = None
+
+    def frames(self, rate: int, frames: int) -> tuple[int, int]:
+        """Return the first frame and the one after the last, within a sound of ``frames``."""
+        start = min(round(self.offset * rate), frames)
+        if self.duration is None:
+            return start, frames
+        return start, min(start + round(self.duration * rate), frames)
+
+
+WHOLE = SoundPart()
+
+
+@functools.cache
+def libraries() -> str:
+    """Return what decides a sound's bytes, for fingerprints: versions, and the processor.
+
+    Decoders, the resampler and Fourier transforms compute floats, whose last bits depend on the
+    instructions that a processor has.
+    """
+    versions = (f"{each}={_version(each)}" for each in ("soundfile", "soxr", "numpy"))
+    return " ".join((*versions, _instructions()))
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"
+
+
+def _instructions() -> str:
+    """Return the sets of vector instructions that NumPy found in this processor."""
+    found: Any = np.show_config(mode="dicts")
+    return ",".join(sorted(found["SIMD Extensions"]["found"]))
+
+
+@functools.cache
+def _soundfile() -> Any:
+    return _imported("soundfile")
+
+
+@functools.cache
+def _soxr() -> Any:
+    return _imported("soxr")
+
+
+def _imported(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except (ImportError, OSError) as error:  # OSError: libsndfile is not there
+        what, way = f"audio needs the library {name}", 'pip install "dml[audio]"'
+        raise PlanError(what, why=str(error), try_=way) from None
+
+
+def info(data: Encoded) -> Info:
+    """Return rate, channels and frames; raise UnreadableSound if the bytes are no sound."""
+    with _opened(data) as file:
+        return Info(file.samplerate, file.channels, file.frames)
+
+
+def decode(
+    data: Encoded,
+    rate: int | None,
+    part: SoundPart = WHOLE,
+    most_samples: int = MOST_SAMPLES,
+    *,
+    mono: bool = True,
+) -> np.ndarray:
+    """Return float32 (samples,), or (channels, samples) unless ``mono``, at ``rate``.
+
+    Channels are averaged before the sound is resampled. Raise UnreadableSound for bytes that
+    cannot be decoded, and for more than ``most_samples``.
+    """
+    with _opened(data) as file:
+        start, stop = part.frames(file.samplerate, file.frames)
+        _limit(start, stop, file, most_samples)
+        found = _frames(file, start, stop)
+        given = file.samplerate
+    sound = averaged(found) if mono else np.ascontiguousarray(found.T)
+    return sound if rate is None else resample(sound, given, rate, most_samples)
+
+
+class _Reader:
+    """Bytes that libsndfile reads as a file, without a copy."""
+
+    def __init__(self, data: Encoded) -> None:
+        self.data, self.place = memoryview(data), 0
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place from the start (0), from here (1) or from the end (2), inside the bytes."""
+        base = (0, self.place, len(self.data))[whence]
+        self.place = min(max(0, base + offset), len(self.data))
+        return self.place
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self.place
+
+    def readinto(self, target: Any) -> int:
+        """Fill ``target`` as far as there are bytes, and return their number."""
+        found = self.data[self.place : self.place + len(target)]
+        target[: len(found)] = found
+        self.place += len(found)
+        return len(found)
+
+
+def _opened(data: Encoded) -> Any:
+    library = _soundfile()
+    try:
+        file = library.SoundFile(_Reader(data))
+    except (library.LibsndfileError, TypeError, ValueError, RuntimeError) as error:
+        raise UnreadableSound(_reason(error)) from None
+    if not (LEAST_RATE <= file.samplerate <= MOST_RATE and file.frames >= 0):
+        rate, frames = file.samplerate, file.frames
+        file.close()
+        raise UnreadableSound(f"its header claims {frames} samples at {rate} a second")
+    return file
+
+
+def _limit(start: int, stop: int, file: Any, most: int) -> None:
+    first = 0 if file.format in FROM_START else start
+    count = (stop - first) * file.channels
+    if count > most:
+        raise UnreadableSound(f"it has {count} samples; max_samples is {most}")
+
+
+def _frames(file: Any, start: int, stop: int) -> np.ndarray:
+    """Return frames ``start`` to ``stop`` (n, channels); raise UnreadableSound if some lack."""
+    first = 0 if file.format in FROM_START else start
+    library = _soundfile()
+    blocks: list[np.ndarray] = []
+    place = first
+    try:
+        file.seek(first)  # also to 0, as soundfile.read does: a decoder of MP3 rounds otherwise
+        while place < stop or not blocks:
+            wanted = min(stop - place, BLOCK_FRAMES)
+            block = file.read(wanted, dtype="float32", always_2d=True)
+            blocks.append(block)
+            place += len(block)
+            if len(block) < wanted:
+                raise UnreadableSound(f"it ends after {place} of {file.frames} samples")
+    except (library.LibsndfileError, RuntimeError) as error:
+        raise UnreadableSound(_reason(error)) from None
+    found = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+    return found[start - first :]
+
+
+def averaged(frames: np.ndarray) -> np.ndarray:
+    """Return the mean of the channels of (frames, channels), summed from the first on."""
+    channels = frames.shape[1]
+    total = frames[:, 0].copy()
+    for channel in range(1, channels):
+        total += frames[:, channel]
+    return total if channels == 1 else total / np.float32(channels)
+
+
+def resample(
+    sound: np.ndarray, given: int, rate: int, most_samples: int = MOST_SAMPLES
+) -> np.ndarray:
+    """Return a sound at ``rate`` samples a second, by libsoxr in its quality HQ.
+
+    The sound is (samples,) or (channels, samples), and has ``given`` samples a second.
+    """
+    if given == rate or not sound.size:
+        return sound
+    count = math.ceil(sound.size * rate / given)
+    if count > most_samples:
+        raise UnreadableSound(f"at {rate} it has {count} samples; max_samples is {most_samples}")
+    return np.ascontiguousarray(_soxr().resample(sound.T, given, rate, quality="HQ").T)
+
+
+def _reason(error: BaseException) -> str:
+    """Return the error's text without addresses of objects, which differ between runs."""
+    text = " ".join(str(getattr(error, "error_string", error)).split())
+    return text.removeprefix("Error : ") or type(error).__name__

@@ -1,0 +1,159 @@
+"""Functions of sounds: encoded ones are bytes, decoded ones tensors (samples,) of float32.
+
+With several channels they are (channels, samples). Spectra have frequencies before windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from dml.base.open_tensors import OpenTensor
+from dml.errors import SchemaError
+from dml.kernels.audio.sound_codec import MOST_SAMPLES, libraries
+from dml.kernels.audio.spectra import Windows
+from dml.kernels.functions.function import Function, Kinds, Params, always
+from dml.kernels.functions.images import is_encoded
+from dml.kernels.functions.row_chain import RowChain, alone
+from dml.kernels.vec import Register, Vec
+
+INFO = pa.struct([(name, pa.int64()) for name in ("rate", "channels", "frames")])
+SAMPLES = OpenTensor(pa.float32(), (None,))
+FREQUENCY_AXES = (2, 3)
+
+
+def _floats(kind: pa.DataType, axes: Sequence[int]) -> bool:
+    tensor = isinstance(kind, OpenTensor | pa.FixedShapeTensorType)
+    return tensor and kind.value_type == pa.float32() and len(kind.shape) in axes
+
+
+ENCODED = Kinds("encoded sounds, which are bytes", is_encoded)
+SOUND = Kinds("decoded sounds, f4[?] or f4[?,?]", lambda kind: _floats(kind, (1, 2)))
+SPECTRUM = Kinds("spectra, f4[80,?]", lambda kind: _floats(kind, FREQUENCY_AXES))
+
+
+def sound_type(*shape: int | None) -> pa.DataType:
+    """Return the type of float32 tensors with these axes, None where rows differ."""
+    value = pa.float32()
+    return OpenTensor(value, shape) if None in shape else pa.fixed_shape_tensor(value, shape)
+
+
+def type_of(column: Register) -> pa.DataType:
+    """Return the type of a column of sounds."""
+    return sound_type(*column.values.shape[1:]) if isinstance(column, Vec) else column.type
+
+
+def chain_type(links: Sequence[tuple[str, Params]], kind: pa.DataType) -> pa.DataType:
+    """Return the type that a sequence of functions gives for a column of type ``kind``."""
+    for op, params in links:
+        kind = BY_NAME[op].gives(kind, params)
+    return kind
+
+
+def _decoded(_kind: pa.DataType, params: Params) -> pa.DataType:
+    return sound_type(None) if params[1] else sound_type(None, None)
+
+
+def _other_length(kind: pa.DataType, _params: Params) -> pa.DataType:
+    return sound_type(*kind.shape[:-1], None)
+
+
+def _of_length(kind: pa.DataType, params: Params) -> pa.DataType:
+    return sound_type(*kind.shape[:-1], params[0])
+
+
+def _like(kind: pa.DataType, _params: Params) -> pa.DataType:
+    return sound_type(*kind.shape)
+
+
+def _windowed(kind: pa.DataType, windows: Windows, rows: int) -> pa.DataType:
+    samples = kind.shape[-1]
+    if samples is not None and not windows.windows(samples):
+        raise SchemaError(
+            f"a window of {windows.fft} samples does not fit",
+            why=f"the sound has {samples}",
+            try_="a smaller n_fft, or .audio.pad_or_trim(...) before",
+        )
+    count = None if samples is None else windows.windows(samples)
+    return sound_type(*kind.shape[:-1], rows, count)
+
+
+def _spectrum(kind: pa.DataType, params: Params) -> pa.DataType:
+    windows = Windows(*params[0])
+    return _windowed(kind, windows, windows.fft // 2 + 1)
+
+
+def _mel(kind: pa.DataType, params: Params) -> pa.DataType:
+    return _windowed(kind, Windows(*params[0]), params[3][0])
+
+
+def _chain() -> type[RowChain]:
+    from dml.kernels.audio.sound_rows import SoundChain  # noqa: PLC0415 - few programs have sounds
+
+    return SoundChain
+
+
+DRAW, DECIBELS = pa.float64(), pa.float64()
+UNREADABLE = ("", ".audio.decode(on_error='null'), and drop_nulls after it")
+ODD = ("", "a filter on .audio.info() before")
+
+
+def _audio(
+    op: str,
+    gives: Callable[[pa.DataType, Params], pa.DataType] = _like,
+    *,
+    takes: Kinds = SOUND,
+    rest: Callable[[pa.DataType], pa.DataType | tuple[pa.DataType, ...]] | None = None,
+    fails: Callable[[Params], bool] = lambda _: False,
+    usual: Params = (),
+) -> Function:
+    return Function(
+        f"audio.{op}",
+        takes,
+        gives,
+        alone(f"audio.{op}", _chain, lambda column, params: gives(type_of(column), params)),
+        rest,
+        fails,
+        UNREADABLE if takes is ENCODED else ODD,
+        vectors=True,
+        tool=libraries,
+        usual=usual,
+    )
+
+
+def _draw(_kind: pa.DataType) -> pa.DataType:
+    return DRAW
+
+
+def _noise(_kind: pa.DataType) -> tuple[pa.DataType, ...]:
+    return SAMPLES, DECIBELS
+
+
+FUNCTIONS = (
+    _audio(
+        "decode",
+        _decoded,
+        takes=ENCODED,
+        fails=lambda params: params[5] != "null",
+        usual=(True, 0.0, None, MOST_SAMPLES, "raise"),
+    ),
+    _audio(
+        "info",
+        always(INFO),
+        takes=ENCODED,
+        fails=lambda params: params[0] != "null",
+        usual=("raise",),
+    ),
+    _audio("resample", _other_length, fails=lambda _: True),
+    _audio("slice", _other_length, rest=_draw, fails=lambda params: params[1] is None),
+    _audio("pad_or_trim", _of_length),
+    _audio("random_slice", _of_length, rest=_draw),
+    _audio("gain", rest=_draw),
+    _audio("mix", rest=_noise),
+    _audio("add_noise", rest=_draw),
+    _audio("spectrogram", _spectrum),
+    _audio("mel", _mel),
+    _audio("random_mask", _like, takes=SPECTRUM, rest=_draw),
+)
+BY_NAME = {function.name: function for function in FUNCTIONS}
