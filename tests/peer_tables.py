@@ -15,6 +15,7 @@ from typing import Any
 import dml
 from dml.api.verbs.grouping import Groups
 from dml.exec.delivery.iterator import Elements
+from dml.expr.columns.namespaces.audio import Audio
 from dml.expr.columns.namespaces.boxes import Boxes
 from dml.expr.columns.namespaces.images import Images
 from dml.expr.columns.namespaces.lists import Lists
@@ -41,6 +42,7 @@ NAMESPACES: dict[str, type] = {
     "struct": Structs,
     "tensor": Tensors,
     "image": Images,
+    "audio": Audio,
     "boxes": Boxes,
 }
 

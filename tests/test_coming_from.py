@@ -12,6 +12,7 @@ import re
 import pytest
 
 import dml
+from dml.expr.columns.namespaces.audio import Audio
 from dml.expr.columns.namespaces.images import Images
 from tests.peer_tables import CODE, DOCS, NAMESPACES, Table, checked
 
@@ -22,6 +23,9 @@ TABLES = {
     "DataLoader": Table("coming-from/torch.md", "DataLoader", "torch_data_loader"),
     "torchvision": Table(
         "coming-from/torchvision.md", "torchvision.transforms.v2", "torchvision_transforms", Images
+    ),
+    "torchaudio": Table(
+        "coming-from/torchaudio.md", "torchaudio.transforms", "torchaudio_transforms", Audio
     ),
     "Hugging Face": Table("coming-from/huggingface.md", "datasets", "huggingface"),
     "Grain": Table("coming-from/grain.md", "MapDataset and IterDataset", "grain_datasets"),

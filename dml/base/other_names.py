@@ -26,8 +26,8 @@ ROW: Final = re.compile(r"\| (`.+?`) \| (.+) \|")
 COLUMNS, ROOMS = "pl.Expr", "Polars"
 # Sections of names of several libraries; in the first one, columns begin with the word.
 ELSEWHERE, SERIES, ARGUMENTS = "elsewhere", "Series", "argument"
-# The section of transforms of images, which are functions of the namespace ``image`` here.
-IMAGES = "torchvision.transforms.v2"
+# Sections of transforms, and the namespaces whose functions they are here.
+TRANSFORMS: Final = {"torchvision.transforms.v2": "image", "torchaudio.transforms": "audio"}
 # Names that other libraries have for an argument with exactly the same meaning, and for the number
 # of elements of a verb.
 SYNONYMS: Final = {
@@ -171,9 +171,9 @@ def _answers() -> dict[tuple[str, str], list[PeerAnswer]]:
     for page in _pages():
         for answer in _told(page.read_text(encoding="utf-8").splitlines()):
             found[_key(answer.library, answer.name)].append(answer)
-            if answer.library == IMAGES:  # ``GaussianBlur`` is also looked for as a function
+            if answer.library in TRANSFORMS:  # ``GaussianBlur`` is also looked for as a function
                 snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", answer.name).lower()
-                found["image", snake].append(answer)
+                found[TRANSFORMS[answer.library], snake].append(answer)
     return dict(found)
 
 

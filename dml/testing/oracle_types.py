@@ -18,6 +18,7 @@ from dml.data.list_marks import plain
 from dml.errors import SchemaError
 from dml.expr.columns.value import ELEMENT, Value
 from dml.kernels.math import MATH_OPS
+from dml.testing.functions.meaning import Holds
 from dml.testing.functions.table import MEANINGS
 
 Kinds = Mapping[str, pa.DataType]
@@ -369,8 +370,13 @@ def _function(value: Value, columns: Kinds) -> Expr:
     return Expr(value.op, (first, *others), meaning.gives(kind, params), params)
 
 
-def _beside(value: Value, expr: Expr, wanted: pa.DataType) -> Expr:
+def _beside(value: Value, expr: Expr, wanted: pa.DataType | Holds) -> Expr:
     """Convert a further argument of a function to the type that the first argument requires."""
+    if not isinstance(wanted, pa.DataType):
+        expr = _strong(expr)
+        if not wanted(plain(expr.kind)):
+            raise SchemaError(f"{value!r} cannot take {expr.kind}")
+        return expr
     null = pa.types.is_null(expr.kind)
     literal = expr.weak and not null and _met(value, wanted, expr.kind) == wanted
     if not (null or literal or expr.kind == wanted or _alike(expr.kind, wanted)):

@@ -33,7 +33,7 @@ from dml.expr.columns.promotion import (
     with_literal,
 )
 from dml.expr.columns.value import ELEMENT, KEYED, Value, value_text
-from dml.kernels.functions.function import Function, is_bytes, is_text
+from dml.kernels.functions.function import Function, Kinds, is_bytes, is_text
 from dml.kernels.functions.table import function_of
 from dml.kernels.program import Program, Step
 
@@ -484,9 +484,18 @@ def _all_fitting(values: tuple[Any, ...], kind: pa.DataType) -> tuple[Any, ...]:
 
 
 def _further(
-    work: _Lowering, value: Value, arg: Value, wanted: pa.DataType, first: pa.DataType
+    work: _Lowering, value: Value, arg: Value, wanted: Kinds | pa.DataType, first: pa.DataType
 ) -> TypedRegister:
     """Return a further argument in type ``wanted``, which the first argument's type requires."""
+    if isinstance(wanted, Kinds):
+        strong = work.strong(arg)
+        if wanted.holds(plain(strong.kind)):
+            return strong
+        raise SchemaError(
+            f"{value_text(value)} needs {wanted.words}",
+            why=f"{value_text(arg)} is {short(strong.kind)}",
+            try_="another column",
+        )
     typed = work.typed(arg)
     weak = typed.is_weak or pa.types.is_null(typed.kind)
     if not weak and typed.kind != wanted and not same_family(typed.kind, wanted):

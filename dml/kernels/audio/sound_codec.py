@@ -190,10 +190,13 @@ def _frames(file: Any, start: int, stop: int) -> np.ndarray:
 def averaged(frames: np.ndarray) -> np.ndarray:
     """Return the mean of the channels of (frames, channels), summed from the first on."""
     channels = frames.shape[1]
-    total = frames[:, 0].copy()
-    for channel in range(1, channels):
+    if channels == 1:
+        return frames[:, 0]
+    total = frames[:, 0] + frames[:, 1]
+    for channel in range(2, channels):
         total += frames[:, channel]
-    return total if channels == 1 else total / np.float32(channels)
+    mean: np.ndarray = total / np.float32(channels)
+    return mean
 
 
 def resample(

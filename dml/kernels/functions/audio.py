@@ -1,6 +1,7 @@
 """Functions of sounds: encoded ones are bytes, decoded ones tensors (samples,) of float32.
 
-With several channels they are (channels, samples). Spectra have frequencies before windows.
+With several channels they are (channels, samples). Spectra have frequencies before windows. Lists
+of float32 are sounds, too.
 """
 
 from __future__ import annotations
@@ -13,28 +14,32 @@ from dml.base.open_tensors import OpenTensor
 from dml.errors import SchemaError
 from dml.kernels.audio.sound_codec import MOST_SAMPLES, libraries
 from dml.kernels.audio.spectra import Windows
-from dml.kernels.functions.function import Function, Kinds, Params, always
+from dml.kernels.functions.function import Function, Kinds, Params, Rest, always
 from dml.kernels.functions.images import is_encoded
 from dml.kernels.functions.row_chain import RowChain, alone
 from dml.kernels.vec import Register, Vec
 
 INFO = pa.struct([(name, pa.int64()) for name in ("rate", "channels", "frames")])
-SAMPLES = OpenTensor(pa.float32(), (None,))
-FREQUENCY_AXES = (2, 3)
 
 
-def _floats(kind: pa.DataType, axes: Sequence[int]) -> bool:
-    tensor = isinstance(kind, OpenTensor | pa.FixedShapeTensorType)
-    return tensor and kind.value_type == pa.float32() and len(kind.shape) in axes
+def _axes(kind: pa.DataType) -> tuple[int | None, ...]:
+    """Return the axes of lists and tensors of float32, None where rows differ; () for others."""
+    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not listed and not isinstance(kind, OpenTensor | pa.FixedShapeTensorType):
+        return ()
+    if kind.value_type != pa.float32():
+        return ()
+    return (None,) if listed else tuple(kind.shape)
 
 
 ENCODED = Kinds("encoded sounds, which are bytes", is_encoded)
-SOUND = Kinds("decoded sounds, f4[?] or f4[?,?]", lambda kind: _floats(kind, (1, 2)))
-SPECTRUM = Kinds("spectra, f4[80,?]", lambda kind: _floats(kind, FREQUENCY_AXES))
+SOUND = Kinds("decoded sounds, f4[?] or f4[?,?]", lambda kind: len(_axes(kind)) in (1, 2))
+SINGLE = Kinds("sounds of one channel, f4[?]", lambda kind: len(_axes(kind)) == 1)
+SPECTRUM = Kinds("spectra, f4[80,?]", lambda kind: len(_axes(kind)) in (2, 3))
 
 
 def sound_type(*shape: int | None) -> pa.DataType:
-    """Return the type of float32 tensors with these axes, None where rows differ."""
+    """Return the type of tensors of float32 with these axes, None where rows differ."""
     value = pa.float32()
     return OpenTensor(value, shape) if None in shape else pa.fixed_shape_tensor(value, shape)
 
@@ -56,19 +61,19 @@ def _decoded(_kind: pa.DataType, params: Params) -> pa.DataType:
 
 
 def _other_length(kind: pa.DataType, _params: Params) -> pa.DataType:
-    return sound_type(*kind.shape[:-1], None)
+    return sound_type(*_axes(kind)[:-1], None)
 
 
 def _of_length(kind: pa.DataType, params: Params) -> pa.DataType:
-    return sound_type(*kind.shape[:-1], params[0])
+    return sound_type(*_axes(kind)[:-1], params[0])
 
 
 def _like(kind: pa.DataType, _params: Params) -> pa.DataType:
-    return sound_type(*kind.shape)
+    return sound_type(*_axes(kind))
 
 
 def _windowed(kind: pa.DataType, windows: Windows, rows: int) -> pa.DataType:
-    samples = kind.shape[-1]
+    samples = _axes(kind)[-1]
     if samples is not None and not windows.windows(samples):
         raise SchemaError(
             f"a window of {windows.fft} samples does not fit",
@@ -76,7 +81,7 @@ def _windowed(kind: pa.DataType, windows: Windows, rows: int) -> pa.DataType:
             try_="a smaller n_fft, or .audio.pad_or_trim(...) before",
         )
     count = None if samples is None else windows.windows(samples)
-    return sound_type(*kind.shape[:-1], rows, count)
+    return sound_type(*_axes(kind)[:-1], rows, count)
 
 
 def _spectrum(kind: pa.DataType, params: Params) -> pa.DataType:
@@ -104,7 +109,7 @@ def _audio(
     gives: Callable[[pa.DataType, Params], pa.DataType] = _like,
     *,
     takes: Kinds = SOUND,
-    rest: Callable[[pa.DataType], pa.DataType | tuple[pa.DataType, ...]] | None = None,
+    rest: Callable[[pa.DataType], Rest] | None = None,
     fails: Callable[[Params], bool] = lambda _: False,
     usual: Params = (),
 ) -> Function:
@@ -126,8 +131,8 @@ def _draw(_kind: pa.DataType) -> pa.DataType:
     return DRAW
 
 
-def _noise(_kind: pa.DataType) -> tuple[pa.DataType, ...]:
-    return SAMPLES, DECIBELS
+def _noise(_kind: pa.DataType) -> tuple[Kinds | pa.DataType, ...]:
+    return SINGLE, DECIBELS
 
 
 FUNCTIONS = (

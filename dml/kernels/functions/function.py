@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -43,15 +43,18 @@ class Kinds:
     null_as: pa.DataType | None = None
 
 
+Rest: TypeAlias = "pa.DataType | tuple[Kinds | pa.DataType, ...]"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Function:
     """A function of columns: ``run`` returns an array from arrays of equal length and parameters.
 
     ``gives`` returns the type of the result from the type of the first argument and the parameters,
-    or raises SchemaError if they do not fit. ``rest`` returns the type of further arguments, or a
-    tuple of their types; it is None if there are none. ``fails`` returns from the parameters
-    whether ``run`` may raise for some row; ``refusal`` is then the reason and the remedy.
-    ``literals`` returns the type of each
+    or raises SchemaError if they do not fit. ``rest`` returns the type of further arguments, or
+    a tuple with the type or ``Kinds`` of each; it is None if there are none. ``fails`` returns
+    from the parameters whether ``run`` may raise for some row; ``refusal`` is then the reason and
+    the remedy. ``literals`` returns the type of each
     parameter that is a tuple of column values, None for other parameters. With ``vectors``, for
     tensors, ``run`` takes numbers as ``Vec`` and may return a ``Vec``. ``version`` is raised
     whenever the result for some row changes; ``tool`` returns the versions of libraries whose
@@ -63,7 +66,7 @@ class Function:
     takes: Kinds
     gives: Callable[[pa.DataType, Params], pa.DataType]
     run: Callable[[Arrays, Params], pa.Array]
-    rest: Callable[[pa.DataType], pa.DataType | tuple[pa.DataType, ...]] | None = None
+    rest: Callable[[pa.DataType], Rest] | None = None
     fails: Callable[[Params], bool] = lambda _: False
     refusal: tuple[str, str] = ("", "")
     literals: Callable[[pa.DataType, Params], tuple[pa.DataType | None, ...]] | None = None

@@ -7,11 +7,13 @@ of results.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from dml.base.arrow_types import is_list
 from dml.base.open_tensors import OpenTensor, arrays_in, column_of
 from dml.kernels.functions.chain_pass import Chaining
 from dml.kernels.functions.function import Params, UnfitFailure, UnfitValue
@@ -175,6 +177,10 @@ def _rows(column: Register) -> tuple[Any, np.ndarray]:
     valid = column.is_valid().to_numpy(zero_copy_only=False).copy()
     if isinstance(column.type, OpenTensor):
         return arrays_in(column), valid
+    if is_list(column.type):
+        ends = column.offsets.to_numpy()
+        flat = column.values.to_numpy(zero_copy_only=False)
+        return [flat[start:stop] for start, stop in pairwise(ends)], valid
     if pa.types.is_struct(column.type):
         column = column.field("bytes")
         absent = valid & column.is_null().to_numpy(zero_copy_only=False)

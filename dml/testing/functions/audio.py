@@ -25,9 +25,12 @@ from dml.testing.scalars.operations import CastFailed
 FACTS = pa.struct([(name, pa.int64()) for name in ("rate", "channels", "frames")])
 
 
-def _has_axes(kind: pa.DataType, axes: tuple[int, ...]) -> bool:
+def _axes(kind: pa.DataType) -> tuple[int | None, ...]:
+    """Return the axes of lists and tensors of float32, () for other types."""
+    if kind in (pa.list_(pa.float32()), pa.large_list(pa.float32())):
+        return (None,)
     tensor = isinstance(kind, OpenTensor | pa.FixedShapeTensorType)
-    return tensor and kind.value_type == pa.float32() and len(kind.shape) in axes
+    return tuple(kind.shape) if tensor and kind.value_type == pa.float32() else ()
 
 
 def _of(*shape: int | None) -> pa.DataType:
@@ -37,15 +40,15 @@ def _of(*shape: int | None) -> pa.DataType:
 
 def _as_long(at: int) -> Gives:
     """Return the rule that the last axis has the length of parameter ``at``."""
-    return lambda kind, params: _of(*kind.shape[:-1], params[at])
+    return lambda kind, params: _of(*_axes(kind)[:-1], params[at])
 
 
 def _any_length(kind: pa.DataType, _params: Params) -> pa.DataType:
-    return _of(*kind.shape[:-1], None)
+    return _of(*_axes(kind)[:-1], None)
 
 
 def _equal(kind: pa.DataType, _params: Params) -> pa.DataType:
-    return _of(*kind.shape)
+    return _of(*_axes(kind))
 
 
 # ---------------------------------------------------------------------------------------- encoded
@@ -335,11 +338,11 @@ def _rows_of(rows: Callable[[Params], int]) -> Gives:
     """Return the type of spectra with ``rows(params)`` rows."""
 
     def gives(kind: pa.DataType, params: Params) -> pa.DataType:
-        samples = kind.shape[-1]
+        samples = _axes(kind)[-1]
         windows = None if samples is None else count(samples, params[0])
         if windows == 0:
             raise SchemaError("no window fits")
-        return _of(*kind.shape[:-1], rows(params), windows)
+        return _of(*_axes(kind)[:-1], rows(params), windows)
 
     return gives
 
@@ -351,9 +354,10 @@ def _meaning(
     drawn: Callable[[Draw, Any], Column],
     **facts: Any,
 ) -> FunctionMeaning:
-    takes = facts.pop("takes", lambda kind: _has_axes(kind, SOUNDS))
+    takes = facts.pop("takes", lambda kind: len(_axes(kind)) in SOUNDS)
 
     def settled(*given: Any) -> Any:
+        given = tuple(np.array(x, np.float32) if isinstance(x, list) else x for x in given)
         with np.errstate(all="ignore"):  # overflow is not an error of samples
             found = means(*given)
         return np.where(np.isnan(found), NAN, found) if isinstance(found, np.ndarray) else found
@@ -439,7 +443,7 @@ MEANINGS = (
             c if d.random() < 0.5 else c.audio.pad_or_trim(0.3, rate=10),
             d.choice([0.0, 10.0, drawn_number() * 20]),
         ),
-        rest=lambda _: (_of(None), pa.float64()),
+        rest=lambda _: (lambda kind: len(_axes(kind)) == 1, pa.float64()),
     ),
     _meaning(
         "add_noise",
@@ -475,7 +479,7 @@ MEANINGS = (
         lambda d, c: c.audio.random_mask(
             d.choice([0, 2, 9]), d.choice([0, 2, 9]), count=d.choice([1, 2]), fill=d.choice([0, -1])
         ),
-        takes=lambda kind: _has_axes(kind, SPECTRA),
+        takes=lambda kind: len(_axes(kind)) in SPECTRA,
         rest=_draw_type,
     ),
 )

@@ -33,7 +33,7 @@ class FunctionMeaning:
     converted to the type as in arithmetic: integers wrap, floats are rounded. ``drawn`` calls the
     function on a column that it accepts, with random parameters. ``null_as`` is the type that an
     all-null column is taken for, ``rest`` the type of further arguments, or
-    a tuple of their types. ``settled`` converts the
+    a tuple with the type of each, or what it must be. ``settled`` converts the
     parameters to those that ``gives`` and ``means`` receive.
     """
 
@@ -43,7 +43,7 @@ class FunctionMeaning:
     means: Callable[..., Any]
     drawn: Callable[[Draw, Column], Column]
     null_as: pa.DataType | None = None
-    rest: Callable[[pa.DataType], pa.DataType | tuple[pa.DataType, ...]] | None = None
+    rest: Callable[[pa.DataType], pa.DataType | tuple[Holds | pa.DataType, ...]] | None = None
     settled: Callable[[pa.DataType, Params], Params] = as_written
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ IMAGES = (
     pa.fixed_shape_tensor(pa.uint8(), (7, 4, 1)),
 )
 SOUNDS = (
+    pa.list_(pa.float32()),
     OpenTensor(pa.float32(), (None,)),
     pa.fixed_shape_tensor(pa.float32(), (9,)),
     OpenTensor(pa.float32(), (None, None)),
@@ -106,7 +107,7 @@ def sound(draw: random.Random) -> bytes:
     return found[: len(found) // 2] if draw.random() < 0.1 else found
 
 
-def samples_of(draw: random.Random, shape: tuple[int, ...]) -> np.ndarray:
+def samples_of(draw: random.Random, shape: Sequence[int]) -> np.ndarray:
     odd = [0.0, 1.0, -1.0] if draw.random() < 0.9 else [0.0, float("nan"), float("inf")]
     size = int(np.prod(shape))
     found = [draw.choice([draw.uniform(-1, 1), draw.choice(odd)]) for _ in range(size)]
@@ -115,15 +116,14 @@ def samples_of(draw: random.Random, shape: tuple[int, ...]) -> np.ndarray:
 
 def column(draw: random.Random, kind: pa.DataType) -> pa.Array:
     """Rows of a type."""
+    if kind == pa.list_(pa.float32()):
+        cells = [samples_of(draw, (draw.randint(0, 12),)).tolist() for _ in range(ROWS)]
+        return pa.array([draw.choice([cell, cell, None, [*cell, None]]) for cell in cells], kind)
     if kind in SOUNDS:
-        arrays = [
-            None
-            if draw.random() < 0.1
-            else samples_of(
-                draw, tuple(draw.randint(0, 12) if n is None else n for n in kind.shape)
-            )
-            for _ in range(ROWS)
+        shapes = [
+            [draw.randint(0, 12) if n is None else n for n in kind.shape] for _ in range(ROWS)
         ]
+        arrays = [None if draw.random() < 0.1 else samples_of(draw, shape) for shape in shapes]
         if isinstance(kind, OpenTensor):
             return column_of(arrays, kind)
         cells = [None if array is None else array.reshape(-1).tolist() for array in arrays]

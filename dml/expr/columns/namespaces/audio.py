@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
-
-from dml.base.open_tensors import OpenTensor
 from dml.base.user_line import door
 from dml.errors import PlanError
 from dml.expr.columns.literal import whole
@@ -149,9 +146,7 @@ class AudioFunctions(MediaFunctions[C]):
                 try_='a column of sounds, such as col("noise").audio.decode(16000)',
             )
         params, others = self._amount("snr of mix_noise", snr)
-        return self._made(
-            "audio.mix", *params, others=(noise.cast(OpenTensor(pa.float32(), (None,))), *others)
-        )
+        return self._made("audio.mix", *params, others=(noise, *others))
 
     @door
     def random_noise(self, snr: Any = (10.0, 30.0), *, seed: int | None = None) -> Any:
