@@ -112,6 +112,40 @@ def arrays_in(column: pa.ExtensionArray) -> list[np.ndarray | None]:
     ]
 
 
+def open_axis(kind: pa.DataType) -> int | None:
+    """Return the only axis of tensors ``kind`` that is of any length; None for other types."""
+    if not isinstance(kind, OpenTensor) or kind.shape.count(None) != 1:
+        return None
+    return kind.shape.index(None)
+
+
+def shapes_in(column: pa.ExtensionArray) -> np.ndarray:
+    """Return the shapes of the rows (n, axes), of zeros where a row is null."""
+    shapes = _parts_of(column)[2]
+    absent = column.is_null().to_numpy(zero_copy_only=False)
+    return np.where(absent[:, None], 0, shapes)
+
+
+def padded_in(column: pa.ExtensionArray, fill: float, width: int | None) -> np.ndarray:
+    """Return all rows as one array (n, ...), with ``fill`` after shorter axes.
+
+    Each axis has the length of the longest row; the only open one has ``width``, if that is given.
+    A row that is null is ``fill``.
+    """
+    kind, shapes = column.type, shapes_in(column)
+    longest = shapes.max(0, initial=0).tolist()
+    lengths = [
+        most if known is None else known for most, known in zip(longest, kind.shape, strict=True)
+    ]
+    if width is not None:
+        lengths[kind.shape.index(None)] = width
+    out = np.full((len(column), *lengths), fill, kind.value_type.to_pandas_dtype())
+    for row, array in zip(out, arrays_in(column), strict=True):
+        if array is not None:
+            row[tuple(map(slice, array.shape))] = array
+    return out
+
+
 def stacked_in(column: pa.ExtensionArray) -> np.ndarray | None:
     """Return all rows as one read-only view (n, *shape); None if shapes differ or any is null."""
     flat, ends, shapes = _parts_of(column)

@@ -1,8 +1,9 @@
 """Marks are types of list columns that are delivered as padded arrays, or as values and offsets.
 
-A mark is a type over lists of numbers. It changes only how a batch is delivered: in blocks, tables
-and files such a column still consists of lists, so that rows may leave or join a batch before it is
-delivered, and the width is that of the delivered batch.
+A mark is a type over lists of numbers, or over tensors whose shapes differ, which are padded. It
+changes only how a batch is delivered: in blocks, tables and files such a column still consists of
+lists, so that rows may leave or join a batch before it is delivered, and the width is that of the
+delivered batch.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ class Mark(ExactType):
 
 
 class Padded(Mark):
-    """Lists padded with ``fill`` to ``width`` (None: the batch's longest list), as one array."""
+    """Lists padded with ``fill`` to ``width`` (None: the batch's longest list), as one array.
+
+    Tensors are padded on each axis whose length differs.
+    """
 
     def __init__(self, storage: pa.DataType, *, fill: float, width: int | None) -> None:
         super().__init__(storage, fill=fill, width=width)

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from dml.base.arrow_types import is_list
-from dml.base.open_tensors import OpenTensor
+from dml.base.open_tensors import OpenTensor, shapes_in
 from dml.data.block import Block, column_bytes
 from dml.data.layouts import is_text_or_bytes
 from dml.data.list_marks import Padded, lengths_of
@@ -84,6 +84,9 @@ def dict_bytes(block: Block) -> int:
 def _shown_bytes(kind: pa.DataType, lists: Any) -> int:
     if not isinstance(kind, Padded):
         return object_bytes(lists)
+    if isinstance(lists.type, OpenTensor):
+        sizes = shapes_in(lists).max(0, initial=0)
+        return len(lists) * int(sizes.prod()) * int(lists.type.value_type.bit_width) // 8
     width = kind.params["width"]
     longest = int(lengths_of(lists).max(initial=0)) if width is None else width
     return len(lists) * longest * int(lists.type.value_type.bit_width) // 8

@@ -33,6 +33,8 @@ def arrays(rows: Sequence[dict[str, Any]], kinds: Kinds, *, keep: bool) -> dict[
 
 def _shown(lists: list[Any], mark: Mark, name: str) -> dict[str, np.ndarray]:
     """Convert lists of numbers, padded or concatenated; a null raises unless NaN can replace it."""
+    if isinstance(mark.storage_type, OpenTensor):
+        return {name: _padded_tensors(lists, mark, name)}
     letters = code(mark.storage_type.value_type)
     floats, padded = letters[0] == "f", isinstance(mark, Padded)
     absent = any(values is None for values in lists) and not (floats and padded)
@@ -56,6 +58,30 @@ def _shown(lists: list[Any], mark: Mark, name: str) -> dict[str, np.ndarray]:
     if floats:
         out[np.isnan(out)] = np.nan  # canonical NaN
     return {name: out}
+
+
+def _padded_tensors(values: list[Any], mark: Mark, name: str) -> np.ndarray:
+    """Convert tensors to one array; null floats are NaN, other nulls raise."""
+    kind, width = mark.storage_type, mark.params["width"]
+    letters = code(kind.value_type)
+    if letters[0] != "f" and None in _plain(values):
+        raise NullValueError(f"column {name!r} has a null")
+    there = [np.array(value) for value in values if value is not None]
+    lengths = [
+        max([0, *(array.shape[axis] for array in there)]) if known is None else known
+        for axis, known in enumerate(kind.shape)
+    ]
+    if width is not None:
+        lengths[kind.shape.index(None)] = width
+    out = np.full((len(values), *lengths), mark.params["fill"], letters)
+    for row, value in zip(out, values, strict=True):
+        if value is None:
+            row[...] = np.nan
+        else:
+            row[tuple(slice(size) for size in np.shape(value))] = value
+    if letters[0] == "f":
+        out[np.isnan(out)] = np.nan  # canonical NaN
+    return out
 
 
 def _array(values: list[Any], kind: pa.DataType, name: str, *, keep: bool) -> np.ndarray:

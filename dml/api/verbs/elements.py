@@ -45,6 +45,7 @@ class BatchVerbs(StepVerbs):
     ) -> Self:
         """Batch as ``batch`` does, with lists of numbers padded to the longest list of the batch.
 
+        Tensors whose shapes differ, such as images and sounds, are padded on each of their axes.
         ``padding_values`` is the value to pad with, or a dict of values by column; None is 0.
         ``pad_to`` is the width of all batches, or a dict by column; raise CastError for longer
         lists.
@@ -76,7 +77,8 @@ class BatchVerbs(StepVerbs):
     ) -> Self:
         """Batch rows of similar length: bucket i has lengths below ``boundaries[i]``.
 
-        A row's length is that of its list, text or bytes in ``column``, or an integer in it.
+        A row's length is that of its list, text or bytes in ``column``, or of the one axis of its
+        tensor on which rows differ, or an integer in it.
         ``batch_sizes`` is one size for all buckets, or a list with one size per bucket, which is
         one more than there are boundaries. A bucket becomes a batch as soon as it is full;
         incomplete buckets follow at the end, in order. ``pad`` pads lists as ``padded_batch`` does.

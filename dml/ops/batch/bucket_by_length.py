@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.base.arrow_types import is_list
+from dml.base.open_tensors import open_axis, shapes_in
 from dml.checks import element_count
 from dml.data.list_marks import lengths_of, plain
 from dml.data.schema import Schema, code_of, shape_of, short
@@ -32,9 +33,9 @@ MOST = (1 << 63) - 1
 class BucketByLength(Node):
     """Batches rows by bucket: bucket i has ``boundaries[i - 1] <= length < boundaries[i]``.
 
-    The length is that of a list, a text (in characters) or bytes, or the value of an integer
-    column. A batch is emitted as soon as bucket i has ``sizes[i]`` rows; at the end the remaining
-    rows follow, in order of buckets. A null raises NullValueError.
+    The length is that of a list, a text (in characters), bytes, or the only open axis of a tensor,
+    or the value of an integer column. A batch is emitted as soon as bucket i has ``sizes[i]`` rows;
+    at the end the remaining rows follow, in order of buckets. A null raises NullValueError.
     """
 
     input: Node
@@ -75,11 +76,12 @@ class BucketByLength(Node):
     def _measured(self, given: Schema) -> pa.DataType:
         kind = plain(given.require(self.column, "bucket_by_length"))
         whole = code_of(kind)[0] in "iu" and not shape_of(kind)
-        if is_list(kind) or is_text(kind) or is_bytes(kind) or whole:
+        sized = is_list(kind) or is_text(kind) or is_bytes(kind)
+        if sized or whole or open_axis(kind) is not None:
             return kind
         raise SchemaError(
             f"bucket_by_length cannot measure {self.column!r}, which is {short(kind)}",
-            why="lists, texts and bytes have a length; a whole number is one",
+            why="lists, texts, bytes and one axis of tensors have a length; a whole number is one",
             try_=f".with_columns(length=...) of {self.column!r}, and buckets by that",
         )
 
@@ -140,5 +142,9 @@ def _lengths(values: Values, kind: pa.DataType) -> np.ndarray:
         return found.astype(np.int64)
     if is_list(kind):
         return lengths_of(values)
+    axis = open_axis(kind)
+    if axis is not None:
+        sizes: np.ndarray = shapes_in(values)[:, axis].astype(np.int64)
+        return sizes
     length = compute().utf8_length if is_text(kind) else compute().binary_length
     return np.asarray(length(values).fill_null(0)).astype(np.int64)

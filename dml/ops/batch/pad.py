@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.base.arrow_types import is_list
+from dml.base.open_tensors import OpenTensor, open_axis, shapes_in
 from dml.checks import element_count
 from dml.data.block import Block
 from dml.data.list_marks import Padded, Ragged, lengths_of, plain
@@ -33,9 +34,10 @@ Given = Any
 class Pad(Node):
     """Marks lists of numbers to be padded with ``fill`` to one width in each batch.
 
-    Without a ``width``, the longest list in the batch decides. Raises CastError for a list longer
-    than its ``width``; raises SchemaError for a name that is not a column of lists, for padding
-    that the type cannot represent, and for lists of lists.
+    Without a ``width``, the longest list in the batch decides. Tensors of any shape are padded on
+    each axis. Raises CastError for a list longer than its ``width``; raises SchemaError for a name
+    that is not a column of lists or such tensors, for padding that the type cannot represent, for
+    lists of lists, and for a ``width`` of tensors of which several axes may have any length.
     """
 
     input: Node
@@ -43,6 +45,8 @@ class Pad(Node):
     width: Given
 
     rows: ClassVar[Rows] = Rows.SAME
+    # version 1 did not pad tensors
+    version: ClassVar[int] = 2
 
     @property
     def total(self) -> bool:  # type: ignore[override]
@@ -63,9 +67,11 @@ class Pad(Node):
         for name, kind in given.items():
             if _nests(kind):
                 raise _not_padded(name, kind, "padded_batch")
+            if isinstance(plain(kind), OpenTensor) and _of(self.width, name) is not None:
+                _one_open_axis(name, plain(kind))
         kinds = {
             name: Padded(plain(kind), fill=self._fill(name, kind), width=_of(self.width, name))
-            if is_numbers(kind)
+            if _is_padded(kind)
             else kind
             for name, kind in given.items()
         }
@@ -78,7 +84,7 @@ class Pad(Node):
         if found is None:
             raise SchemaError(
                 f"padded_batch cannot fill {name!r} with {value!r}",
-                why=f"its lists are of {short(plain(kind).value_type)}",
+                why=f"its values are {short(plain(kind).value_type)}",
                 try_=f"padding_values={{{name!r}: 0}}",
             )
         return found
@@ -151,6 +157,20 @@ def is_numbers(kind: pa.DataType) -> bool:
     return is_list(kind) and code_of(kind.value_type) != "arrow" and not kind.value_type.num_fields
 
 
+def _is_padded(kind: pa.DataType) -> bool:
+    """Return True for lists of numbers, and tensors of any shape."""
+    return is_numbers(kind) or isinstance(plain(kind), OpenTensor)
+
+
+def _one_open_axis(name: str, kind: OpenTensor) -> None:
+    if open_axis(kind) is None:
+        raise SchemaError(
+            f"pad_to= has no meaning for {name!r}, which is {short(kind)}",
+            why="one number is the length of one axis, and several are open",
+            try_=f"pad_to={{...}} without {name!r}",
+        )
+
+
 def fill_as(value: Any, code: str) -> Any:
     """Return ``value`` as a Python number of type ``code``; None if not representable."""
     taken = {"b": (bool, int), "f": (int, float)}.get(code[0], (int,))
@@ -184,7 +204,7 @@ def _written(given: Given) -> Any:
 
 def _listed(given: Schema, name: str, verb: str) -> None:
     kind = given.require(name, verb)
-    if not is_numbers(kind):
+    if not _is_padded(kind):
         raise _not_padded(name, kind, verb)
 
 
@@ -197,7 +217,7 @@ def _nests(kind: pa.DataType) -> bool:
 def _not_padded(name: str, kind: pa.DataType, verb: str) -> SchemaError:
     return SchemaError(
         f"{verb} cannot pad {name!r}, which is {short(kind)}",
-        why="only lists of numbers or booleans become rectangles",
+        why="only lists of numbers or booleans, and tensors, become rectangles",
         try_=f"pad the inner lists by a function in .map, or .drop({name!r})",
     )
 
@@ -206,7 +226,8 @@ def _too_long(block: Block, name: str, kind: pa.DataType) -> tuple[int, str, int
     width = kind.params["width"] if isinstance(kind, Padded) else None
     if width is None:
         return None
-    lengths = lengths_of(block[name])
+    values, axis = block[name], open_axis(plain(kind))
+    lengths = lengths_of(values) if axis is None else shapes_in(values)[:, axis]
     over = lengths > width
     row = int(np.argmax(over)) if len(over) else 0
     return (row, name, int(lengths[row])) if over.any() else None

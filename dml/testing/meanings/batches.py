@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from dml.base.open_tensors import OpenTensor
 from dml.data.list_marks import Padded, Ragged, plain
 from dml.data.schema import Schema
 from dml.errors import CastError, NullValueError, SchemaError
@@ -33,6 +35,21 @@ def numbers(kind: pa.DataType) -> bool:
     return bool(listed and kind.value_type.num_fields == 0 and code(kind.value_type) != "arrow")
 
 
+def padded(kind: pa.DataType) -> bool:
+    """True for lists of numbers, and for tensors whose shapes differ."""
+    return numbers(kind) or isinstance(plain(kind), OpenTensor)
+
+
+def long(value: Any, kind: pa.DataType) -> int:
+    """The length of a list, or of the only open axis of a tensor."""
+    kind = plain(kind)
+    if not isinstance(kind, OpenTensor):
+        return len(value)
+    if kind.shape.count(None) != 1:
+        raise SchemaError("several axes are open")
+    return int(np.shape(value)[kind.shape.index(None)])
+
+
 def _for(given: Any, name: str) -> Any:
     return dict(given).get(name) if isinstance(given, tuple) else given
 
@@ -42,15 +59,18 @@ def pad(oracle: OracleRun, node: Pad, epoch: int, units: Units) -> Iterator[Type
     for one in oracle.stream(node.input, epoch, units):
         named = [each for each in (node.fill, node.width) if isinstance(each, tuple)]
         for name in (name for pairs in named for name, _ in pairs):
-            if name not in one.kinds or not numbers(one.kinds[name]):
+            if name not in one.kinds or not padded(one.kinds[name]):
                 raise SchemaError(f"{name!r} is no column of lists")
         kinds: Kinds = {}
         for name, kind in one.kinds.items():
-            kinds[name] = _padded(node, name, kind) if numbers(kind) else kind
+            kinds[name] = _padded(node, name, kind) if padded(kind) else kind
             width = _for(node.width, name)
             value = one.row.values[name]
-            if numbers(kind) and None not in (width, value) and len(value) > width:
-                raise CastError(f"{len(value)} values in {name!r} for {width}")
+            if not padded(kind) or width is None:
+                continue
+            size = long(np.zeros([0] * 9) if value is None else value, kind)
+            if value is not None and size > width:
+                raise CastError(f"{size} values in {name!r} for {width}")
         yield one.made(one.row.values, kinds)
 
 
@@ -77,7 +97,7 @@ def bucket_by_length(
         value = one.row.values[node.column]
         if value is None:
             raise NullValueError(f"{node.column!r} is null")
-        length = value if isinstance(value, int) else len(value)
+        length = value if isinstance(value, int) else long(value, one.kinds[node.column])
         bucket = sum(bound <= length for bound in node.boundaries)
         held[bucket].append(one)
         if len(held[bucket]) == node.sizes[bucket]:
@@ -133,7 +153,7 @@ def _draw_padded(draw: Draw, drawn: Drawn) -> None:
     size = draw.choice([1, 2, 3, 7, 32])
     made = drawn.dataset.padded_batch(size, padding_values=fill, pad_to=width, **_options(draw))
     kinds = {
-        n: Padded(plain(k), fill=fill or 0, width=width) if numbers(k) else k
+        n: Padded(plain(k), fill=fill or 0, width=width) if padded(k) else k
         for n, k in drawn.kinds.items()
     }
     drawn.then(made, kinds)
@@ -163,7 +183,7 @@ def _draw_bucket(draw: Draw, drawn: Drawn) -> None:
         column, boundaries, draw.choice([[4] * len(sizes), sizes]), pad=pad, **_options(draw)
     )
     kinds = {
-        n: Padded(plain(k), fill=0, width=None) if pad and numbers(k) else k
+        n: Padded(plain(k), fill=0, width=None) if pad and padded(k) else k
         for n, k in drawn.kinds.items()
     }
     drawn.then(made, kinds)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.base.arrow_types import is_list
-from dml.base.open_tensors import OpenTensor, arrays_in, stacked_in
+from dml.base.open_tensors import OpenTensor, arrays_in, padded_in, stacked_in
 from dml.data import buffer_ownership
 from dml.data.block import Block, Values
 from dml.data.list_marks import Mark, Padded, lengths_of
@@ -209,7 +209,9 @@ def null_error(name: str, kind: pa.DataType, why: str) -> NullValueError:
     return NullValueError(
         f"column {name!r} has a null, which {short(kind)} arrays cannot hold",
         why=why,
-        try_=f".drop_nulls({name!r}) before" if shape_of(kind) else way,
+        try_=f".drop_nulls({name!r}) before"
+        if shape_of(kind) or isinstance(kind, OpenTensor)
+        else way,
     )
 
 
@@ -239,6 +241,8 @@ def _list_arrays(lists: pa.Array, block: Block, name: str) -> dict[str, np.ndarr
     """Return a marked column of lists as arrays; raise NullValueError for nulls in them."""
     mark, code = block.schema[name], code_of(lists.type.value_type)
     absent = lists.is_null().to_numpy(zero_copy_only=False)
+    if isinstance(lists.type, OpenTensor):
+        return {name: _padded_tensors(lists, absent, block, name)}
     lengths = lengths_of(lists)
     values = _flat(lists, code)
     gone = absent if code[0] != "f" or not isinstance(mark, Padded) else absent & False
@@ -253,6 +257,19 @@ def _list_arrays(lists: pa.Array, block: Block, name: str) -> dict[str, np.ndarr
     array = np.full((len(lists), width), mark.params["fill"], dtype=code)
     array[np.arange(width, dtype=np.int32) < lengths.astype(np.int32)[:, None]] = values
     return {name: _floats(Vec(array, ~absent)) if code[0] == "f" else array}
+
+
+def _padded_tensors(
+    tensors: pa.ExtensionArray, absent: np.ndarray, block: Block, name: str
+) -> np.ndarray:
+    """Return tensors as one array, where null floats are NaN; raise NullValueError for others."""
+    floats, params = pa.types.is_floating(tensors.type.value_type), block.schema[name].params
+    if absent.any() and not floats:
+        row = int(np.argmax(absent))
+        error = null_error(name, tensors.type, f"it is null in row {row} of the batch")
+        raise blamed(error, block.ids, row)
+    array = padded_in(tensors, params["fill"], params["width"])
+    return _floats(Vec(array, ~absent)) if floats else array
 
 
 class _ListRows(NamedTuple):

@@ -10,6 +10,7 @@ import pytest
 
 import dml
 from dml import col
+from dml.base.open_tensors import OpenTensor, column_of
 from dml.errors import CastError, NullValueError, PlanError, SchemaError
 from tests.expr.checks import holds, numbers, table
 
@@ -188,3 +189,77 @@ def test_lists_of_lists_are_refused_and_not_handed_on_as_objects(inner: pa.DataT
     ds = tokens(pa.list_(inner), [[[1, 2], [3, 4]], [[5, 6]]])
     with pytest.raises(SchemaError, match=r"cannot pad 'x', which is list"):
         ds.padded_batch(2)
+
+
+# ------------------------------------------------------------------------------------------ tensors
+
+SHAPES = [(2, 3), (1, 4), (3, 0), (2, 2), (5, 1)]
+
+
+def tensors(value: str = "f4", axes: tuple[int | None, ...] = (None, None)) -> dml.Dataset:
+    """Tensors whose rows have other shapes; axes that are not None have their length in all."""
+    shapes = [[s if a is None else a for s, a in zip(shape, axes, strict=True)] for shape in SHAPES]
+    arrays = [np.arange(np.prod(s), dtype=value).reshape(s) + 1 for s in shapes]
+    kind = OpenTensor(pa.from_numpy_dtype(np.dtype(value)), axes)
+    return table({"k": pa.array(range(len(arrays))), "x": column_of(arrays, kind)})
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("value", ["f4", "f8", "u1", "i8"])
+@pytest.mark.parametrize("axes", [(None, None), (2, None), (None, 3)])
+def test_tensors_are_padded_on_each_axis(value: str, axes: tuple[int | None, ...]) -> None:
+    ds = tensors(value, axes).padded_batch(2, padding_values={"x": 7})
+    rows = [row["x"] for row in tensors(value, axes).epoch(0)]
+    for number, batch in enumerate(ds):
+        part = rows[2 * number : 2 * number + 2]
+        longest = np.max([array.shape for array in part], axis=0)
+        assert batch["x"].shape == (len(part), *longest)
+        assert batch["x"].dtype == np.dtype(value)
+        for found, array in zip(batch["x"], part, strict=True):
+            inside = tuple(map(slice, array.shape))
+            assert (found[inside] == array).all()
+            found[inside] = 7
+        assert (batch["x"] == 7).all()
+    assert holds(ds) == 3
+
+
+def test_tensors_have_a_width_where_one_axis_is_open() -> None:
+    ds = tensors(axes=(2, None)).padded_batch(5, pad_to={"x": 4})
+    (batch,) = ds
+    assert batch["x"].shape == (5, 2, 4)
+    assert holds(ds) == 1
+    with pytest.raises(CastError, match=r"a list of 4 in 'x' does not fit into pad_to=3"):
+        list(tensors(axes=(2, None)).padded_batch(5, pad_to=3))
+    with pytest.raises(SchemaError, match="several are open"):
+        tensors().padded_batch(5, pad_to=4)
+
+
+def test_null_tensors_are_nan_or_refused() -> None:
+    for value in ("f4", "i4"):
+        ds = tensors(value).with_columns(x=dml.when(col("k") == 1).then(None).otherwise(col("x")))
+        if value == "i4":
+            with pytest.raises(NullValueError, match="drop_nulls"):
+                list(ds.padded_batch(2))
+            continue
+        first = next(iter(ds.padded_batch(2)))["x"]
+        assert first.shape == (2, 2, 3)
+        assert np.isnan(first[1]).all()
+        assert not np.isnan(first[0]).any()
+
+
+@pytest.mark.law
+def test_tensors_are_put_into_buckets_by_their_open_axis() -> None:
+    ds = tensors(axes=(2, None)).bucket_by_length("x", [2, 4], 2)
+    found = [(batch["k"].tolist(), batch["x"].shape) for batch in ds]
+    assert found == [([0, 3], (2, 2, 3)), ([2, 4], (2, 2, 1)), ([1], (1, 2, 4))]
+    assert holds(ds) == 3
+    with pytest.raises(SchemaError, match="cannot measure 'x', which is f4"):
+        tensors().bucket_by_length("x", [2], 2)
+
+
+def test_functions_of_padded_batches_get_one_array() -> None:
+    ds = tensors().padded_batch(5).map(lambda b: {"shape": [b["x"].shape[1:]] * len(b["k"])})
+    assert next(iter(ds))["shape"].tolist() == [[5, 4]] * 5
+    again = tensors().padded_batch(2).unbatch()
+    plain = [row["x"].tolist() for row in tensors().epoch(0)]
+    assert [np.asarray(row["x"]).tolist() for row in again.epoch(0)] == plain
