@@ -12,16 +12,9 @@ mirroring and a crop, written in this order and in the other.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import math
-import os
 import random
-import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,10 +22,14 @@ from typing import Any
 
 import numpy as np
 
+try:
+    from benchmarks.contest import Epoch, compete
+except ImportError:  # run as a program
+    from contest import Epoch, compete  # type: ignore[import-not-found,no-redef]
+
 PHOTOS, BATCH, SIZE, CORES = 2000, 64, 224, 2
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
-Epoch = Callable[[], Iterator[Any]]
 
 
 def photographs(images: Path) -> list[str]:
@@ -225,63 +222,5 @@ EPOCHS: dict[str, Callable[[str, Path], Epoch]] = {
 }
 
 
-def _cpu_s() -> float:
-    """Seconds of processors of this process and of its children, which may still run."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    times = os.times()
-    found = times.user + times.system
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == os.getpid():
-            found += (int(fields[11]) + int(fields[12])) / ticks
-    return found
-
-
-def _once(epoch: Epoch) -> dict[str, float]:
-    used, began, first = _cpu_s(), time.perf_counter(), 0.0
-    for _ in epoch():
-        first = first or time.perf_counter() - began
-    seconds = time.perf_counter() - began
-    return {
-        "images/s": PHOTOS / seconds,
-        "cpu ms": (_cpu_s() - used) / PHOTOS * 1e3,
-        "first s": first,
-    }
-
-
-def main() -> None:
-    """Measure what is asked for, and print a line for each contestant."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--images", type=Path, required=True)
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--python", nargs="*", default=[], metavar="NAME=PATH")
-    parser.add_argument("--one", action="store_true", help="run as a contestant")
-    arguments = parser.parse_args()
-    if arguments.one:
-        epoch = EPOCHS[arguments.names[0]](arguments.names[0], arguments.images)
-        _once(epoch)
-        sys.stdout.write(json.dumps(_once(epoch)) + "\n")
-        return
-    pythons = dict(each.split("=", 1) for each in arguments.python)
-    names = arguments.names or list(EPOCHS)
-    turns: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-    for _, name in itertools.product(range(arguments.turns), names):
-        python = pythons.get(name.partition("-")[0], sys.executable)
-        command = [python, __file__, "--images", str(arguments.images), "--one", name]
-        quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-        done = subprocess.run(  # noqa: S603 - itself
-            command, capture_output=True, text=True, check=True, env=quiet
-        )
-        turns[name].append(json.loads(done.stdout.splitlines()[-1]))
-    for name, found in turns.items():
-        middle = {key: statistics.median(each[key] for each in found) for key in found[0]}
-        figures = "  ".join(f"{key} {value:8.2f}" for key, value in middle.items())
-        sys.stdout.write(f"{name:12} {figures}\n")
-
-
 if __name__ == "__main__":
-    main()
+    compete(__file__, __doc__, EPOCHS, PHOTOS)
