@@ -173,7 +173,8 @@ def _answers() -> dict[tuple[str, str], list[PeerAnswer]]:
             found[_key(answer.library, answer.name)].append(answer)
             if answer.library in TRANSFORMS:  # ``GaussianBlur`` is also looked for as a function
                 snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", answer.name).lower()
-                found[TRANSFORMS[answer.library], snake].append(answer)
+                for name in {snake, answer.name}:
+                    found[TRANSFORMS[answer.library], name].append(answer)
     return dict(found)
 
 

@@ -56,6 +56,8 @@ def _cell(value: Any) -> str:
     if value is None:
         return NULL
     text = _cut(one_line(repr(value.tolist()) if isinstance(value, np.ndarray) else str(value)))
+    if isinstance(value, dict) and isinstance(value.get("bytes"), bytes):
+        value = value["bytes"]  # Hugging Face's struct of bytes and path
     if (mime := _sound_type(value)) is not None:
         return Sound(text, value, mime)
     if not _may_be_image(value):

@@ -48,6 +48,11 @@ def resample(sound: np.ndarray, params: Params, _: Params) -> np.ndarray:
     return sound_codec.resample(sound, *params)
 
 
+def length(values: np.ndarray, _params: Params, _: Params) -> int:
+    """Return the number of samples, or of a spectrum's windows."""
+    return int(values.shape[-1])
+
+
 # ------------------------------------------------------------------------------------------- parts
 
 
@@ -154,6 +159,7 @@ def random_mask(spectrum: np.ndarray, params: Params, given: Params) -> np.ndarr
 STEPS = {
     "audio.decode": decode,
     "audio.info": info,
+    "audio.length": length,
     "audio.resample": resample,
     "audio.slice": cut,
     "audio.pad_or_trim": pad_or_trim,

@@ -35,6 +35,7 @@ def _axes(kind: pa.DataType) -> tuple[int | None, ...]:
 ENCODED = Kinds("encoded sounds, which are bytes", is_encoded)
 SOUND = Kinds("decoded sounds, f4[?] or f4[?,?]", lambda kind: len(_axes(kind)) in (1, 2))
 SINGLE = Kinds("sounds of one channel, f4[?]", lambda kind: len(_axes(kind)) == 1)
+EITHER = Kinds("decoded sounds or spectra, f4[?]", lambda kind: len(_axes(kind)) in (1, 2, 3))
 SPECTRUM = Kinds("spectra, f4[80,?]", lambda kind: len(_axes(kind)) in (2, 3))
 
 
@@ -101,7 +102,9 @@ def _chain() -> type[RowChain]:
 
 DRAW, DECIBELS = pa.float64(), pa.float64()
 UNREADABLE = ("", ".audio.decode(on_error='null'), and drop_nulls after it")
+NO_HEADER = ("", "on_error='null', and drop_nulls after it")
 ODD = ("", "a filter on .audio.info() before")
+REFUSALS = {"audio.decode": UNREADABLE, "audio.info": NO_HEADER}
 
 
 def _audio(
@@ -120,7 +123,7 @@ def _audio(
         alone(f"audio.{op}", _chain, lambda column, params: gives(type_of(column), params)),
         rest,
         fails,
-        UNREADABLE if takes is ENCODED else ODD,
+        REFUSALS.get(f"audio.{op}", ODD),
         vectors=True,
         tool=libraries,
         usual=usual,
@@ -150,6 +153,7 @@ FUNCTIONS = (
         fails=lambda params: params[0] != "null",
         usual=("raise",),
     ),
+    _audio("length", always(pa.int64()), takes=EITHER),
     _audio("resample", _other_length, fails=lambda _: True),
     _audio("slice", _other_length, rest=_draw, fails=lambda params: params[1] is None),
     _audio("pad_or_trim", _of_length),

@@ -19,7 +19,7 @@ from dml.kernels.functions.chain_pass import Chaining
 from dml.kernels.functions.function import Params, UnfitFailure, UnfitValue
 from dml.kernels.program import Program
 from dml.kernels.program import Step as ProgramStep
-from dml.kernels.vec import Register, Vec
+from dml.kernels.vec import Register, Vec, from_arrow
 
 if TYPE_CHECKING:
     from dml.kernels.compiled.jit import Kernel
@@ -126,7 +126,10 @@ def run(
         out = making.room((len(present), *kind.shape), dtype)
         return _stacked(work, values, present, out)
     found = [work.value(values, row) if there else None for row, there in enumerate(present)]
-    return column_of(found, kind) if isinstance(kind, OpenTensor) else pa.array(found, kind)
+    if isinstance(kind, OpenTensor):
+        return column_of(found, kind)
+    made = pa.array(found, kind)
+    return from_arrow(made) if pa.types.is_integer(kind) else made
 
 
 def _stacked(work: RowChain, values: Any, present: np.ndarray, out: np.ndarray) -> Vec:
@@ -201,7 +204,10 @@ class _Encoded:
 
     def __getitem__(self, row: int) -> memoryview:
         if row in self.absent:
-            raise UnfitValue("it has no bytes, but the path of a file, which is not opened")
+            raise UnfitValue(
+                "it has no bytes, but the path of a file, which is not opened: "
+                "read_images and read_audio read files"
+            )
         return self.data[self.edges[row] : self.edges[row + 1]]
 
 

@@ -401,6 +401,13 @@ MEANINGS = (
         takes=encoded,
     ),
     _meaning(
+        "length",
+        fixed(pa.int64()),
+        lambda values: values.shape[-1],
+        lambda _, c: c.audio.length(),
+        takes=lambda kind: len(_axes(kind)) in (1, 2, 3),
+    ),
+    _meaning(
         "resample",
         _any_length,
         resampled,

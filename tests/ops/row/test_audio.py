@@ -264,6 +264,8 @@ def test_another_library_is_another_result(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_notebook_plays_sounds() -> None:
     html = row_text.FirstRows(table(4).to_arrow())._repr_html_()
     assert html.count("<audio controls") == 4
+    structs = pa.table({"a": pa.array([{"bytes": saved(clip(1, 50), 8_000), "path": "a"}])})
+    assert "<audio controls" in row_text.FirstRows(structs)._repr_html_()
     for mime in ("audio/wav", "audio/flac", "audio/ogg", "audio/mpeg"):
         assert f"data:{mime};base64," in html
     large = pa.table({"audio": [b"RIFF0000WAVE" + bytes(row_text.MOST_SOUND)]})
@@ -291,6 +293,12 @@ def test_a_notebook_plays_sounds() -> None:
         (lambda a: a.decode(8_000).gain("loud"), "decibels of gain"),
         (lambda a: a.decode(8_000).random_noise((20, 10)), "snr of random_noise"),
         (lambda a: a.decode(8_000).mel().random_mask(-1), "time of random_mask"),
+        (lambda a: a.decode(8_000).mel().pad_or_trim(1.0), "pad_or_trim takes a sound"),
+        (lambda a: a.decode(8_000).mel().mel(), "mel takes a sound"),
+        (lambda a: a.decode(8_000).spectrogram().gain(3), "gain takes a sound"),
+        (lambda a: a.decode(8_000).mel().random_mask(3).resample(9_000), "resample takes a sound"),
+        (lambda a: a.decode(8_000).mel().random_noise(), "random_noise takes a sound"),
+        (lambda a: a.decode(8_000).mel().spectrogram(), "spectrogram takes a sound"),
     ],
 )
 def test_wrong_arguments_are_refused_where_they_are_written(
@@ -306,6 +314,44 @@ def test_functions_of_samples_name_decode() -> None:
     sound = col("audio").audio.decode(RATE).pad_or_trim(0.01)
     with pytest.raises(SchemaError, match="a window of 400 samples does not fit"):
         table().with_columns(audio=sound.mel(center=False))
+
+
+def test_noise_that_is_not_decoded_names_decode() -> None:
+    sound = col("audio").audio.decode(RATE)
+    with pytest.raises(SchemaError, match=r"needs sounds of one channel[\s\S]*\.audio\.decode"):
+        table().with_columns(audio=sound.mix_noise(col("audio")))
+
+
+def test_lengths_are_counted_and_padded() -> None:
+    mel = col("audio").audio.decode(RATE).mel(8, n_fft=64, hop_length=32)
+    ds = table().with_columns(mel=mel).with_columns(n=col("mel").audio.length())
+    ds = ds.select("k", "mel", "n").with_options(**QUIET)
+    rows = {row["k"]: row["mel"] for row in ds.epoch(0)}
+    made = ds.bucket_by_length("n", [60, 120], 8, padding_values={"mel": -1.0})
+    seen = 0
+    for batch in made.epoch(0):
+        assert batch["mel"].shape == (len(batch["n"]), 8, batch["n"].max())
+        for k, n, found in zip(batch["k"], batch["n"], batch["mel"], strict=True):
+            assert np.array_equal(found[:, :n], rows[k])
+            assert (found[:, n:] == -1).all()
+            seen += 1
+    assert seen == ROWS
+
+
+def test_lists_of_functions_are_sounds() -> None:
+    ds = table().with_columns(audio=col("audio").audio.decode(RATE))
+    listed = ds.map(lambda row: {"audio": row["audio"][::2].copy()})
+    kept = ds.map(lambda row: {**row, "audio": row["audio"][::2].copy()}, schema=ds.schema)
+    sound = col("audio").audio.gain(6).audio.spectrogram(64, 32)
+    one, other = (
+        [
+            row["audio"].tobytes()
+            for row in made.with_columns(audio=sound).with_options(**QUIET).epoch(0)
+        ]
+        for made in (listed, kept)
+    )
+    assert one == other
+    assert isinstance(next(iter(kept.with_options(**QUIET).epoch(0)))["audio"], np.ndarray)
 
 
 def test_an_offset_without_a_meaning_is_an_error_of_its_row() -> None:

@@ -9,9 +9,11 @@ from dml.errors import PlanError
 from dml.expr.columns.literal import whole
 from dml.expr.columns.namespaces.image_arguments import finite, interval, is_range, odd, one_of
 from dml.expr.columns.namespaces.media import MediaFunctions, MediaNamespace
-from dml.expr.columns.value import C
+from dml.expr.columns.value import C, value_text
 from dml.kernels.audio.sound_codec import LEAST_RATE, MOST_RATE, MOST_SAMPLES
 
+# Functions whose results are no sounds.
+SPECTRA = ("audio.spectrogram", "audio.mel", "audio.random_mask")
 WINDOWS = ("hann", "hamming", "ones")
 LOGARITHMS = (None, "db", "ln", "log10")
 SCALES, NORMS = ("htk", "slaney"), (None, "slaney")
@@ -78,6 +80,10 @@ class AudioFunctions(MediaFunctions[C]):
         length: C = info.struct.field("frames") / info.struct.field("rate")
         return length
 
+    def length(self) -> C:
+        """Return the number of samples of a decoded sound, or of windows of a spectrum; int64."""
+        return self._plain("audio.length")
+
     # --------------------------------------------------------------------------------------- parts
 
     @door
@@ -122,6 +128,7 @@ class AudioFunctions(MediaFunctions[C]):
     @door
     def gain(self, decibels: Any) -> AudioFunctions[C]:
         """Make the sound louder by a number or column of ``decibels``; 6 doubles the amplitude."""
+        self._sound("gain")
         params, others = self._amount("decibels of gain", decibels)
         return self._made("audio.gain", *params, others=others)
 
@@ -139,6 +146,7 @@ class AudioFunctions(MediaFunctions[C]):
         Both sounds have one channel or, for ``noise``, one that is added to each. A silent noise
         changes nothing.
         """
+        self._sound("mix_noise")
         if not isinstance(noise, self._kind):
             raise PlanError(
                 f"noise of mix_noise is {noise!r}",
@@ -151,6 +159,7 @@ class AudioFunctions(MediaFunctions[C]):
     @door
     def random_noise(self, snr: Any = (10.0, 30.0), *, seed: int | None = None) -> Any:
         """Add white noise, whose power is a random number of ``snr`` decibels less."""
+        self._sound("random_noise")
         low, high = interval("snr of random_noise", snr if is_range(snr) else (snr, snr))
         draw = self._draw("random_noise", seed)
         return self._made("audio.add_noise", low, high, others=(draw,))
@@ -183,6 +192,7 @@ class AudioFunctions(MediaFunctions[C]):
         power : 2.0 gives powers, 1.0 magnitudes
         log : None, or the logarithm of at least 1e-10: "db" (10 * log10), "ln" or "log10"
         """
+        self._sound("spectrogram")
         windows = _windows(n_fft, hop_length, win_length, window, center)
         form = _form("spectrogram", power, log)
         return self._made("audio.spectrogram", windows, *form)
@@ -254,9 +264,9 @@ class AudioFunctions(MediaFunctions[C]):
 
     def _known_rate(self, verb: str, rate: Any, argument: str = "rate") -> int:
         """Return ``rate``, or that of the function before that decoded or resampled the sound."""
+        value = self._sound(verb).value
         if rate is not None:
             return _rate(f"{argument} of {verb}", rate)
-        value = self._given.value
         while value.op.startswith("audio."):
             found = {"audio.decode": 0, "audio.resample": 1}.get(value.op)
             if found is not None and value.params[found] is not None:
@@ -264,8 +274,18 @@ class AudioFunctions(MediaFunctions[C]):
             value = value.args[0]
         raise PlanError(
             f"the rate of the sound is not known to {verb}",
-            why="a column of samples does not have it, and files may have any",
-            try_=f".audio.decode(16000) before, or {argument}=16000",
+            why="only decode(rate) and resample(rate) in the same expression say it",
+            try_=f".audio.decode(16000) before it, or {argument}=16000",
+        )
+
+    def _sound(self, verb: str) -> Any:
+        """Return the column; raise PlanError if it is a spectrum, whose last axis has windows."""
+        if self._given.value.op not in SPECTRA:
+            return self._given
+        raise PlanError(
+            f"{verb} takes a sound",
+            why=f"{value_text(self._given.value)} is a spectrum",
+            try_=f"{verb} before the spectrum: .audio.pad_or_trim(2.0, rate=16000).mel(80)",
         )
 
     def _samples(self, verb: str, duration: Any, rate: Any) -> int:
@@ -285,7 +305,9 @@ class Audio(AudioFunctions[C], MediaNamespace[C]):
 
 
 def _rate(what: str, given: Any) -> int:
-    return whole(what, given, LEAST_RATE, MOST_RATE)
+    if type(given) is int and LEAST_RATE <= given <= MOST_RATE:
+        return given
+    raise odd(what, given, "samples a second, such as 16000")
 
 
 def _flag(what: str, given: Any) -> bool:
