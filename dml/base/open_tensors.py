@@ -127,10 +127,22 @@ def shapes_in(column: pa.ExtensionArray) -> np.ndarray:
 
 
 def padded_in(column: pa.ExtensionArray, fill: float, width: int | None) -> np.ndarray:
-    """Return all rows as one array (n, ...), with ``fill`` after shorter axes.
+    """Return all rows as one array of ``padded_shape``, with ``fill`` after shorter axes.
 
-    Each axis has the length of the longest row; the only open one has ``width``, if that is given.
     A row that is null is ``fill``.
+    """
+    dtype = column.type.value_type.to_pandas_dtype()
+    out = np.full(padded_shape(column, width), fill, dtype)
+    for row, array in zip(out, arrays_in(column), strict=True):
+        if array is not None:
+            row[tuple(map(slice, array.shape))] = array
+    return out
+
+
+def padded_shape(column: pa.ExtensionArray, width: int | None) -> tuple[int, ...]:
+    """Return the shape of all rows as one array: each axis is as long as the longest row.
+
+    The only open axis has ``width``, if that is given.
     """
     kind, shapes = column.type, shapes_in(column)
     longest = shapes.max(0, initial=0).tolist()
@@ -139,11 +151,7 @@ def padded_in(column: pa.ExtensionArray, fill: float, width: int | None) -> np.n
     ]
     if width is not None:
         lengths[kind.shape.index(None)] = width
-    out = np.full((len(column), *lengths), fill, kind.value_type.to_pandas_dtype())
-    for row, array in zip(out, arrays_in(column), strict=True):
-        if array is not None:
-            row[tuple(map(slice, array.shape))] = array
-    return out
+    return (len(column), *lengths)
 
 
 def stacked_in(column: pa.ExtensionArray) -> np.ndarray | None:

@@ -33,7 +33,9 @@ class Mark(ExactType):
 
     def __str__(self) -> str:
         shown = "".join(f", {name}={value!r}" for name, value in self.params.items())
-        return f"{type(self).__name__.lower()}<{self.storage_type.value_type}{shown}>"
+        kind = self.storage_type
+        kind = kind if isinstance(kind, pa.BaseExtensionType) else kind.value_type
+        return f"{type(self).__name__.lower()}<{kind}{shown}>"
 
     def parts(self) -> tuple[object, ...]:
         """Return the type of the lists, and the parameters."""

@@ -5,13 +5,14 @@ A short text in a list is 6 bytes in a column but 60 as an object: 8 MiB can bec
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from dml.base.arrow_types import is_list
-from dml.base.open_tensors import OpenTensor, shapes_in
+from dml.base.open_tensors import OpenTensor, padded_shape
 from dml.data.block import Block, column_bytes
 from dml.data.layouts import is_text_or_bytes
 from dml.data.list_marks import Padded, lengths_of
@@ -85,8 +86,8 @@ def _shown_bytes(kind: pa.DataType, lists: Any) -> int:
     if not isinstance(kind, Padded):
         return object_bytes(lists)
     if isinstance(lists.type, OpenTensor):
-        sizes = shapes_in(lists).max(0, initial=0)
-        return len(lists) * int(sizes.prod()) * int(lists.type.value_type.bit_width) // 8
+        shape = padded_shape(lists, kind.params["width"])
+        return math.prod(shape) * int(lists.type.value_type.bit_width) // 8
     width = kind.params["width"]
     longest = int(lengths_of(lists).max(initial=0)) if width is None else width
     return len(lists) * longest * int(lists.type.value_type.bit_width) // 8

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
+import importlib
 import math
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,6 +17,10 @@ Encoded: TypeAlias = "bytes | memoryview"
 MOST_SAMPLES = 1 << 28
 # Samples in a second: the rates that files may have and sounds may be resampled to.
 LEAST_RATE, MOST_RATE = 1, 1 << 20
+# Most by which a rate grows or shrinks; libsoxr does not end where it grows by 2**19 and more.
+MOST_RATIO = 1 << 12
+# Frames of files whose header does not say it, such as FLAC that was streamed, are at least these.
+UNKNOWN = 1 << 62
 # Frames that are decoded at once, since a damaged header may claim more than there are.
 BLOCK_FRAMES = 1 << 20
 # Formats in which reading from the middle on gives other bytes than reading it all.
@@ -32,7 +36,7 @@ class Info(NamedTuple):
 
     rate: int
     channels: int
-    frames: int
+    frames: int | None
 
 
 class SoundPart(NamedTuple):
@@ -59,21 +63,25 @@ def libraries() -> str:
     Decoders, the resampler and Fourier transforms compute floats, whose last bits depend on the
     instructions that a processor has.
     """
-    versions = (f"{each}={_version(each)}" for each in ("soundfile", "soxr", "numpy"))
-    return " ".join((*versions, _instructions()))
+    names = {"soundfile": "__libsndfile_version__", "soxr": "__libsoxr_version__"}
+    versions = (f"{each}={_version(each, name)}" for each, name in names.items())
+    return " ".join((*versions, f"numpy={np.__version__}", _instructions()))
 
 
-def _version(package: str) -> str:
+def _version(package: str, of_library: str) -> str:
+    """Return the versions of a package, and of the library that it found in this system."""
     try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
+        module = importlib.import_module(package)
+    except (ImportError, OSError):
         return "absent"
+    return f"{module.__version__}/{getattr(module, of_library)}"
 
 
 def _instructions() -> str:
     """Return the sets of vector instructions that NumPy found in this processor."""
     found: Any = np.show_config(mode="dicts")
-    return ",".join(sorted(found["SIMD Extensions"]["found"]))
+    sets = found.get("SIMD Extensions", {})  # empty entries are left out
+    return ",".join(sorted({*sets.get("baseline", ()), *sets.get("found", ())}))
 
 
 @functools.cache
@@ -95,9 +103,13 @@ def _imported(name: str) -> Any:
 
 
 def info(data: Encoded) -> Info:
-    """Return rate, channels and frames; raise UnreadableSound if the bytes are no sound."""
+    """Return rate, channels and frames; raise UnreadableSound if the bytes are no sound.
+
+    Frames are None where the header does not say them.
+    """
     with _opened(data) as file:
-        return Info(file.samplerate, file.channels, file.frames)
+        frames = None if file.frames >= UNKNOWN else file.frames
+        return Info(file.samplerate, file.channels, frames)
 
 
 def decode(
@@ -114,6 +126,8 @@ def decode(
     cannot be decoded, and for more than ``most_samples``.
     """
     with _opened(data) as file:
+        if file.frames >= UNKNOWN:
+            raise UnreadableSound("its header does not say how long it is, as libsndfile needs it")
         start, stop = part.frames(file.samplerate, file.frames)
         _limit(start, stop, file, most_samples)
         found = _frames(file, start, stop)
@@ -160,7 +174,7 @@ def _opened(data: Encoded) -> Any:
 
 
 def _limit(start: int, stop: int, file: Any, most: int) -> None:
-    first = 0 if file.format in FROM_START else start
+    first = _first(file, start)
     count = (stop - first) * file.channels
     if count > most:
         raise UnreadableSound(f"it has {count} samples; max_samples is {most}")
@@ -168,7 +182,7 @@ def _limit(start: int, stop: int, file: Any, most: int) -> None:
 
 def _frames(file: Any, start: int, stop: int) -> np.ndarray:
     """Return frames ``start`` to ``stop`` (n, channels); raise UnreadableSound if some lack."""
-    first = 0 if file.format in FROM_START else start
+    first = _first(file, start)
     library = _soundfile()
     blocks: list[np.ndarray] = []
     place = first
@@ -185,6 +199,11 @@ def _frames(file: Any, start: int, stop: int) -> np.ndarray:
         raise UnreadableSound(_reason(error)) from None
     found = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
     return found[start - first :]
+
+
+def _first(file: Any, start: int) -> int:
+    """Return the frame from which on ``file`` has to be decoded to have those from ``start`` on."""
+    return 0 if file.format in FROM_START else start
 
 
 def averaged(frames: np.ndarray) -> np.ndarray:
@@ -211,7 +230,12 @@ def resample(
     count = math.ceil(sound.size * rate / given)
     if count > most_samples:
         raise UnreadableSound(f"at {rate} it has {count} samples; max_samples is {most_samples}")
-    return np.ascontiguousarray(_soxr().resample(sound.T, given, rate, quality="HQ").T)
+    if max(rate, given) > MOST_RATIO * min(rate, given):
+        raise UnreadableSound(f"it has {given} samples a second, which is too far from {rate}")
+    try:
+        return np.ascontiguousarray(_soxr().resample(sound.T, given, rate, quality="HQ").T)
+    except ValueError as error:  # so many channels
+        raise UnreadableSound(_reason(error)) from None
 
 
 def _reason(error: BaseException) -> str:

@@ -91,7 +91,7 @@ def _fitted(sound: np.ndarray, start: int, samples: int) -> np.ndarray:
 def gain(sound: np.ndarray, params: Params, given: Params) -> np.ndarray:
     """Make a sound louder by so many decibels, or quieter by negative ones."""
     decibels = params[0] if params else float(given[0])
-    return sound * np.float32(10.0 ** (decibels / 20))
+    return sound * np.float32(np.power(10.0, decibels / 20))
 
 
 def mix(sound: np.ndarray, params: Params, given: Params) -> np.ndarray:
@@ -125,7 +125,7 @@ def _mixed(sound: np.ndarray, noise: np.ndarray, snr: float) -> np.ndarray:
     powers = [float(np.square(each, dtype=np.float64).mean()) for each in (sound, noise)]
     if not powers[1]:
         return sound
-    return sound + noise * np.float32(math.sqrt(powers[0] / powers[1]) * 10.0 ** (-snr / 20))
+    return sound + noise * np.float32(math.sqrt(powers[0] / powers[1]) * np.power(10.0, -snr / 20))
 
 
 # ----------------------------------------------------------------------------------------- spectra

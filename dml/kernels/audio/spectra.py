@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-# Windows that are transformed at once, which bounds memory and stays in the processor's cache.
-BLOCK = 256
+# Most windows, and samples of them, that are transformed at once, which bounds memory.
+BLOCK, BLOCK_SAMPLES = 256, 1 << 18
 # Least power of which a logarithm is taken, as in librosa and torchaudio.
 LEAST_POWER = 1e-10
 # Mel scale of Slaney's Auditory Toolbox: linear below 1,000 Hz, logarithmic from there on.
@@ -108,9 +108,10 @@ def _fill(
         margin = windows.fft // 2
         sound = np.pad(sound, margin, mode="reflect" if len(sound) else "constant")
     views, weights = sliding_window_view(sound, windows.fft)[:: windows.hop], window(windows)
-    for start in range(0, out.shape[1], BLOCK):
-        found = np.fft.rfft(views[start : start + BLOCK] * weights)
-        out[:, start : start + BLOCK] = change(found.T)
+    block = max(1, min(BLOCK, BLOCK_SAMPLES // windows.fft))
+    for start in range(0, out.shape[1], block):
+        found = np.fft.rfft(views[start : start + block] * weights)
+        out[:, start : start + block] = change(found.T)
 
 
 def _raised(found: np.ndarray, power: float) -> np.ndarray:

@@ -43,6 +43,14 @@ class RowLink(NamedTuple):
 Links: TypeAlias = tuple[RowLink, ...]
 
 
+# What functions of encoded rows have for ``on_error`` if they give null.
+NULL = "null"
+
+
+class AbsentBytes(UnfitValue):
+    """A row has no bytes where a file's bytes belong."""
+
+
 class Making(NamedTuple):
     """What rows are made with: the kernel, if it is compiled, and memory for stacked results."""
 
@@ -89,6 +97,8 @@ class RowChain:
                 if value is None:
                     return None
         except UnfitValue as error:
+            if isinstance(error, AbsentBytes) and NULL in self.links[0].params:
+                return None
             raise UnfitFailure(row, str(error), op) from None
         return value
 
@@ -204,7 +214,7 @@ class _Encoded:
 
     def __getitem__(self, row: int) -> memoryview:
         if row in self.absent:
-            raise UnfitValue(
+            raise AbsentBytes(
                 "it has no bytes, but the path of a file, which is not opened: "
                 "read_images and read_audio read files"
             )

@@ -37,7 +37,8 @@ class Pad(Node):
     Without a ``width``, the longest list in the batch decides. Tensors of any shape are padded on
     each axis. Raises CastError for a list longer than its ``width``; raises SchemaError for a name
     that is not a column of lists or such tensors, for padding that the type cannot represent, for
-    lists of lists, and for a ``width`` of tensors of which several axes may have any length.
+    lists of lists, and for a ``width`` of a tensor of which several axes may have any length. One
+    ``fill`` or ``width`` for all columns leaves out the tensors that cannot have it.
     """
 
     input: Node
@@ -67,20 +68,35 @@ class Pad(Node):
         for name, kind in given.items():
             if _nests(kind):
                 raise _not_padded(name, kind, "padded_batch")
-            if isinstance(plain(kind), OpenTensor) and _of(self.width, name) is not None:
-                _one_open_axis(name, plain(kind))
         kinds = {
-            name: Padded(plain(kind), fill=self._fill(name, kind), width=_of(self.width, name))
+            name: Padded(plain(kind), fill=self._fill(name, kind), width=self._width(name, kind))
             if _is_padded(kind)
             else kind
             for name, kind in given.items()
         }
         return Schema(kinds)
 
+    def _width(self, name: str, kind: pa.DataType) -> int | None:
+        """Return the width of a column; one for all columns is not for tensors of several axes."""
+        width: int | None = _of(self.width, name)
+        tensor = isinstance(plain(kind), OpenTensor)
+        if width is None or not tensor or open_axis(plain(kind)) is not None:
+            return width
+        if isinstance(self.width, tuple):
+            raise SchemaError(
+                f"pad_to= has no meaning for {name!r}, which is {short(plain(kind))}",
+                why="one number is the length of one axis, and several are open",
+                try_=f"pad_to={{...}} without {name!r}",
+            )
+        return None
+
     def _fill(self, name: str, kind: pa.DataType) -> Any:
+        """Return the padding of a column; one for all columns is 0 for tensors without it."""
         value = _of(self.fill, name)
         code = code_of(plain(kind).value_type)
         found = fill_as(0 if value is None else value, code)
+        if found is None and isinstance(plain(kind), OpenTensor) and self.fill == value:
+            return fill_as(0, code)
         if found is None:
             raise SchemaError(
                 f"padded_batch cannot fill {name!r} with {value!r}",
@@ -159,16 +175,10 @@ def is_numbers(kind: pa.DataType) -> bool:
 
 def _is_padded(kind: pa.DataType) -> bool:
     """Return True for lists of numbers, and tensors of any shape."""
-    return is_numbers(kind) or isinstance(plain(kind), OpenTensor)
-
-
-def _one_open_axis(name: str, kind: OpenTensor) -> None:
-    if open_axis(kind) is None:
-        raise SchemaError(
-            f"pad_to= has no meaning for {name!r}, which is {short(kind)}",
-            why="one number is the length of one axis, and several are open",
-            try_=f"pad_to={{...}} without {name!r}",
-        )
+    kind = plain(kind)
+    return is_numbers(kind) or (
+        isinstance(kind, OpenTensor) and code_of(kind.value_type) != "arrow"  # as of float16
+    )
 
 
 def fill_as(value: Any, code: str) -> Any:

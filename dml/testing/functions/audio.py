@@ -160,7 +160,7 @@ def somewhere(sound: np.ndarray, draw: float, samples: int) -> np.ndarray:
 
 def louder(sound: np.ndarray, decibels: float) -> np.ndarray:
     """Multiply each sample."""
-    return sound * np.float32(10.0 ** (decibels / 20))
+    return sound * np.float32(np.power(10.0, decibels / 20))
 
 
 def noisy(sound: np.ndarray, noise: np.ndarray, snr: float) -> np.ndarray:
@@ -172,7 +172,7 @@ def noisy(sound: np.ndarray, noise: np.ndarray, snr: float) -> np.ndarray:
     own, other = (np.mean(np.square(np.float64(each))) for each in (sound, repeated))
     if other == 0:
         return sound
-    return sound + repeated * np.float32(math.sqrt(own / other) * 10.0 ** (-snr / 20))
+    return sound + repeated * np.float32(math.sqrt(own / other) * np.power(10.0, -snr / 20))
 
 
 def hissing(sound: np.ndarray, draw: float, low: float, high: float) -> np.ndarray:

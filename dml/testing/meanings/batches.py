@@ -37,7 +37,8 @@ def numbers(kind: pa.DataType) -> bool:
 
 def padded(kind: pa.DataType) -> bool:
     """True for lists of numbers, and for tensors whose shapes differ."""
-    return numbers(kind) or isinstance(plain(kind), OpenTensor)
+    kind = plain(kind)
+    return numbers(kind) or (isinstance(kind, OpenTensor) and code(kind.value_type) != "arrow")
 
 
 def long(value: Any, kind: pa.DataType) -> int:
@@ -45,8 +46,6 @@ def long(value: Any, kind: pa.DataType) -> int:
     kind = plain(kind)
     if not isinstance(kind, OpenTensor):
         return len(value)
-    if kind.shape.count(None) != 1:
-        raise SchemaError("several axes are open")
     return int(np.shape(value)[kind.shape.index(None)])
 
 
@@ -64,13 +63,10 @@ def pad(oracle: OracleRun, node: Pad, epoch: int, units: Units) -> Iterator[Type
         kinds: Kinds = {}
         for name, kind in one.kinds.items():
             kinds[name] = _padded(node, name, kind) if padded(kind) else kind
-            width = _for(node.width, name)
             value = one.row.values[name]
-            if not padded(kind) or width is None:
-                continue
-            size = long(np.zeros([0] * 9) if value is None else value, kind)
-            if value is not None and size > width:
-                raise CastError(f"{size} values in {name!r} for {width}")
+            width = kinds[name].params["width"] if padded(kind) else None
+            if width is not None and value is not None and long(value, kind) > width:
+                raise CastError(f"{long(value, kind)} values in {name!r} for {width}")
         yield one.made(one.row.values, kinds)
 
 
@@ -78,7 +74,12 @@ def _padded(node: Pad, name: str, kind: pa.DataType) -> Padded:
     letters = code(plain(kind).value_type)
     fill = _for(node.fill, name) or 0
     made = float(fill) if letters[0] == "f" else bool(fill) if letters == "b1" else int(fill)
-    return Padded(plain(kind), fill=made, width=_for(node.width, name))
+    width, tensor = _for(node.width, name), plain(kind)
+    if isinstance(tensor, OpenTensor) and tensor.shape.count(None) != 1 and width is not None:
+        if isinstance(node.width, tuple):
+            raise SchemaError("several axes are open")
+        width = None
+    return Padded(tensor, fill=made, width=width)
 
 
 def unpad(oracle: OracleRun, node: Unpad, epoch: int, units: Units) -> Iterator[TypedRow]:

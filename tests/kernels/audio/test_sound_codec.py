@@ -120,8 +120,39 @@ def test_nothing_is_resampled_to_nothing() -> None:
     assert decode(saved(clip(1, 0), 8_000), 16_000).shape == (0,)
 
 
+def test_a_processor_without_further_instructions_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(np, "show_config", lambda **_: {"SIMD Extensions": {"baseline": ["A"]}})
+    assert sound_codec._instructions() == "A"
+    monkeypatch.setattr(np, "show_config", lambda **_: {})
+    assert sound_codec._instructions() == ""
+
+
 def test_what_decides_the_bytes_is_named() -> None:
     named = sound_codec.libraries()
-    assert f"soxr={soxr.__version__}" in named
-    assert f"soundfile={soundfile.__version__}" in named
+    assert f"soxr={soxr.__version__}/{soxr.__libsoxr_version__}" in named
+    assert f"soundfile={soundfile.__version__}/{soundfile.__libsndfile_version__}" in named
     assert len(named.split()) == 4, "versions and the instructions of the processor"
+
+
+def test_rates_that_are_too_far_apart_are_refused() -> None:
+    """The resampler does not end if the rate grows by 2**19."""
+    with pytest.raises(UnreadableSound, match="too far from 1048576"):
+        resample(np.ones(3, np.float32), 1, 1 << 20)
+    slow = bytearray(saved(clip(1, 4_000), 8_000))
+    slow[24:28] = (1).to_bytes(4, "little")
+    assert info(bytes(slow)).rate == 1
+    with pytest.raises(UnreadableSound, match=r"samples; max_samples is|too far from 16000"):
+        decode(bytes(slow), 16_000)
+    with pytest.raises(UnreadableSound, match="Channel num"):
+        resample(np.ones((70_000, 2), np.float32), 8_000, 9_000)
+
+
+def test_a_file_that_does_not_say_its_length_is_refused() -> None:
+    data = bytearray(saved(clip(4, 3_000), 16_000, "FLAC"))
+    data[21] &= 0xF0  # the number of samples, of 36 bits: 0 is unknown
+    data[22:26] = bytes(4)
+    assert info(bytes(data)) == (16_000, 1, None)
+    with pytest.raises(UnreadableSound, match="does not say how long it is"):
+        decode(bytes(data), None)

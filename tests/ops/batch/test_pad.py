@@ -10,7 +10,7 @@ import pytest
 
 import dml
 from dml import col
-from dml.base.open_tensors import OpenTensor, column_of
+from dml.base.open_tensors import OpenTensor, column_of, padded_in, padded_shape
 from dml.errors import CastError, NullValueError, PlanError, SchemaError
 from tests.expr.checks import holds, numbers, table
 
@@ -231,7 +231,31 @@ def test_tensors_have_a_width_where_one_axis_is_open() -> None:
     with pytest.raises(CastError, match=r"a list of 4 in 'x' does not fit into pad_to=3"):
         list(tensors(axes=(2, None)).padded_batch(5, pad_to=3))
     with pytest.raises(SchemaError, match="several are open"):
-        tensors().padded_batch(5, pad_to=4)
+        tensors().padded_batch(5, pad_to={"x": 4})
+
+
+def test_one_setting_for_all_columns_leaves_out_tensors_that_cannot_have_it() -> None:
+    ids = table({"ids": pa.array([[3, 4]] * len(SHAPES))})
+    ds = dml.zip(tensors("u1"), ids)
+    (batch,) = ds.padded_batch(5, padding_values=-1, pad_to=3)
+    assert batch["ids"].tolist() == [[3, 4, -1]] * 5
+    assert batch["x"].shape == (5, 5, 4)
+    assert batch["x"][0, 4, 3] == 0
+    with pytest.raises(SchemaError, match="cannot fill 'x' with -1"):
+        ds.padded_batch(5, padding_values={"x": -1})
+    half = column_of(
+        [np.ones((2, 2), "f2"), np.ones((1, 3), "f2")], OpenTensor(pa.float16(), (None, None))
+    )
+    (batch,) = table({"x": half}).padded_batch(2)
+    assert [array.shape for array in batch["x"]] == [(2, 2), (1, 3)]
+
+
+def test_the_bytes_of_a_padded_batch_are_known() -> None:
+    arrays = [np.ones(n, np.float32) for n in (1, 3)]
+    column = column_of(arrays, OpenTensor(pa.float32(), (None,)))
+    for width, shape in ((None, (2, 3)), (9, (2, 9))):
+        assert padded_shape(column, width) == shape
+        assert padded_in(column, 0, width).shape == shape
 
 
 def test_null_tensors_are_nan_or_refused() -> None:

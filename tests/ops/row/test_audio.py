@@ -226,6 +226,8 @@ def test_structs_of_hugging_face_are_encoded_sounds() -> None:
     )
     with pytest.raises(CastError, match="the path of a file, which is not opened"):
         list(made.with_options(**QUIET).epoch(0))
+    nulls = ds.with_columns(audio=col("audio").audio.decode(8_000, on_error="null"))
+    assert [row["audio"] is None for row in nulls.epoch(0)] == [False, True, True]
 
 
 def test_a_schema_knows_lengths_where_they_are_known() -> None:
@@ -293,6 +295,11 @@ def test_a_notebook_plays_sounds() -> None:
         (lambda a: a.decode(8_000).gain("loud"), "decibels of gain"),
         (lambda a: a.decode(8_000).random_noise((20, 10)), "snr of random_noise"),
         (lambda a: a.decode(8_000).mel().random_mask(-1), "time of random_mask"),
+        (lambda a: a.decode(8_000).slice(1e308), "offset"),
+        (lambda a: a.decode(duration=1e308), "duration"),
+        (lambda a: a.decode(8_000).pad_or_trim(1e30), "duration of pad_or_trim"),
+        (lambda a: a.decode(8_000).mel().random_mask(3, fill=1e300), "fill of random_mask"),
+        (lambda a: a.decode(8_000).mel(log=np.array(["db"])), "log of mel"),
         (lambda a: a.decode(8_000).mel().pad_or_trim(1.0), "pad_or_trim takes a sound"),
         (lambda a: a.decode(8_000).mel().mel(), "mel takes a sound"),
         (lambda a: a.decode(8_000).spectrogram().gain(3), "gain takes a sound"),
@@ -336,6 +343,28 @@ def test_lengths_are_counted_and_padded() -> None:
             assert (found[:, n:] == -1).all()
             seen += 1
     assert seen == ROWS
+
+
+def test_what_is_too_loud_is_infinite() -> None:
+    sound = col("audio").audio.decode(RATE).slice(0.01, 0.01)
+    ds = table(3).with_columns(
+        a=sound.gain(1e4), b=sound.gain(col("k") * 1e4), c=sound.mix_noise(sound, -1e5)
+    )
+    for row in ds.with_options(**QUIET).epoch(0):
+        assert not np.isfinite(row["a"]).all()
+        assert np.isfinite(row["b"]).all() == (row["k"] == 0)
+        assert not np.isfinite(row["c"]).all()
+
+
+def test_what_says_only_what_is_refused_changes_no_draw() -> None:
+    one, other = (
+        table(4).with_columns(audio=decoded.random_slice(0.05)).with_options(**QUIET)
+        for decoded in (
+            col("audio").audio.decode(RATE),
+            col("audio").audio.decode(RATE, max_samples=10**6, on_error="null"),
+        )
+    )
+    assert bytes_of(one.batch(4)) == bytes_of(other.batch(4))
 
 
 def test_lists_of_functions_are_sounds() -> None:

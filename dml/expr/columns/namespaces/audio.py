@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from dml.base.user_line import door
 from dml.errors import PlanError
 from dml.expr.columns.literal import whole
@@ -12,11 +14,14 @@ from dml.expr.columns.namespaces.media import MediaFunctions, MediaNamespace
 from dml.expr.columns.value import C, value_text
 from dml.kernels.audio.sound_codec import LEAST_RATE, MOST_RATE, MOST_SAMPLES
 
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 # Functions whose results are no sounds.
 SPECTRA = ("audio.spectrogram", "audio.mel", "audio.random_mask")
 WINDOWS = ("hann", "hamming", "ones")
 LOGARITHMS = (None, "db", "ln", "log10")
 SCALES, NORMS = ("htk", "slaney"), (None, "slaney")
+# Most seconds; a year has 31,536,000.
+LONGEST = 1 << 32
 # Most samples of a window, and most bands of mel.
 LONGEST_WINDOW, MOST_BANDS = 1 << 20, 1 << 14
 
@@ -157,7 +162,9 @@ class AudioFunctions(MediaFunctions[C]):
         return self._made("audio.mix", *params, others=(noise, *others))
 
     @door
-    def random_noise(self, snr: Any = (10.0, 30.0), *, seed: int | None = None) -> Any:
+    def random_noise(
+        self, snr: Any = (10.0, 30.0), *, seed: int | None = None
+    ) -> AudioFunctions[C]:
         """Add white noise, whose power is a random number of ``snr`` decibels less."""
         self._sound("random_noise")
         low, high = interval("snr of random_noise", snr if is_range(snr) else (snr, snr))
@@ -256,7 +263,7 @@ class AudioFunctions(MediaFunctions[C]):
             whole("time of random_mask", time, 0),
             whole("frequency of random_mask", frequency, 0),
             whole("count of random_mask", count, 1, 1000),
-            finite("fill of random_mask", fill),
+            _float32("fill of random_mask", fill),
         )
         return self._made("audio.random_mask", *params, others=(self._draw("mask", seed),))
 
@@ -318,8 +325,15 @@ def _flag(what: str, given: Any) -> bool:
 
 def _seconds(what: str, given: Any) -> float:
     found = finite(what, given)
-    if found < 0:
-        raise odd(what, given, "seconds, of at least 0")
+    if not 0 <= found <= LONGEST:
+        raise odd(what, given, f"seconds from 0 to {LONGEST}")
+    return found
+
+
+def _float32(what: str, given: Any) -> float:
+    found = finite(what, given)
+    if abs(found) > FLOAT32_MAX:
+        raise odd(what, given, "a number that float32 can hold")
     return found
 
 
@@ -332,8 +346,8 @@ def _spread(what: str, given: Any) -> tuple[float, float]:
 
 def _choice(what: str, given: Any, names: tuple[str | None, ...]) -> str | None:
     """Return ``given``; raise PlanError unless it is one of ``names``, of which one is None."""
-    if given in names:
-        return None if given is None else str(given)
+    if given is None or (isinstance(given, str) and given in names):
+        return given
     raise odd(what, given, f"one of {', '.join(map(repr, names))}")
 
 

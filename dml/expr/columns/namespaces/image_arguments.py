@@ -61,8 +61,8 @@ def odd(what: str, given: Any, wanted: str) -> PlanError:
 
 def one_of(what: str, given: Any, names: tuple[str, ...]) -> str:
     """Return ``given``; raise PlanError unless it is one of ``names``."""
-    if given in names:
-        return str(given)
+    if isinstance(given, str) and given in names:
+        return given
     raise odd(what, given, f"one of {', '.join(map(repr, names))}")
 
 

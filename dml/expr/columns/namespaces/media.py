@@ -13,6 +13,8 @@ from dml.expr.columns.value import MEDIA, C, Value, lit, walk
 
 # Draws of images and sounds are numbered from here, beyond those that users number.
 OWN_STREAMS = 1 << 19
+# The first parameters of audio.decode, which decide the sound; the others say what is refused.
+SOUND_PARAMS = 4
 
 
 class MediaFunctions(Generic[C]):
@@ -47,7 +49,7 @@ class MediaFunctions(Generic[C]):
 
         The number of a draw follows from the expression before it, without the libraries' versions.
         """
-        written = [(v.op, v.params if _named(v) else ()) for v in walk((self._given.value,))]
+        written = [(v.op, _written(v)) for v in walk((self._given.value,))]
         stream = OWN_STREAMS + int.from_bytes(digest(name, *written)[:8]) % OWN_STREAMS
         given = None if seed is None else whole("seed", seed)
         return self._kind(Value("random", (), (given, stream, None)))
@@ -74,9 +76,11 @@ class MediaNamespace(Namespace[C]):
         return given._kind if isinstance(given, MediaFunctions) else type(given)  # noqa: SLF001
 
 
-def _named(value: Value) -> bool:
-    """Return whether the parameters of ``value`` count where its draws are numbered."""
-    return value.op == "col" or value.op.startswith(MEDIA)
+def _written(value: Value) -> tuple[Any, ...]:
+    """Return the parameters of ``value`` that count where its draws are numbered."""
+    if value.op == "audio.decode":
+        return value.params[:SOUND_PARAMS]
+    return value.params if value.op == "col" or value.op.startswith(MEDIA) else ()
 
 
 @functools.cache
