@@ -10,6 +10,7 @@ import pytest
 import soundfile
 import soxr
 
+from dml.errors import PlanError
 from dml.kernels.audio import sound_codec
 from dml.kernels.audio.sound_codec import SoundPart, UnreadableSound, decode, info, resample
 from tests.kernels.audio.clips import FORMATS, clip, saved
@@ -118,6 +119,16 @@ def test_nothing_is_resampled_to_nothing() -> None:
     for shape in ((0,), (2, 0), (0, 4)):
         assert resample(np.zeros(shape, np.float32), 8_000, 16_000).shape == shape
     assert decode(saved(clip(1, 0), 8_000), 16_000).shape == (0,)
+
+
+def test_without_the_library_there_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr("importlib.import_module", absent)
+    with pytest.raises(PlanError, match=r"audio needs the library soxr[\s\S]*dml\[audio\]"):
+        sound_codec._imported("soxr")
+    assert sound_codec._version("soxr", "__libsoxr_version__") == "absent"
 
 
 def test_a_processor_without_further_instructions_is_named(

@@ -399,6 +399,17 @@ def draws_in(value: Any) -> list[tuple[Any, ...]]:
     return [each.params for each in walk((value,)) if each.op == "random"]
 
 
+def test_what_says_only_what_is_refused_changes_no_draw() -> None:
+    one, other = (
+        table(4).with_columns(image=decoded.random_crop(8, 8)).batch(4).with_options(**QUIET)
+        for decoded in (
+            col("image").image.decode(),
+            col("image").image.decode(max_pixels=10**6, on_error="null"),
+        )
+    )
+    assert bytes_of(one) == bytes_of(other)
+
+
 @pytest.mark.parametrize(
     "made",
     [

@@ -13,8 +13,8 @@ from dml.expr.columns.value import MEDIA, C, Value, lit, walk
 
 # Draws of images and sounds are numbered from here, beyond those that users number.
 OWN_STREAMS = 1 << 19
-# The first parameters of audio.decode, which decide the sound; the others say what is refused.
-SOUND_PARAMS = 4
+# The parameters that decide what is decoded; the others say what is refused.
+DECIDING = {"image.decode": (0, 3), "audio.decode": (0, 1, 2, 3)}
 
 
 class MediaFunctions(Generic[C]):
@@ -78,8 +78,8 @@ class MediaNamespace(Namespace[C]):
 
 def _written(value: Value) -> tuple[Any, ...]:
     """Return the parameters of ``value`` that count where its draws are numbered."""
-    if value.op == "audio.decode":
-        return value.params[:SOUND_PARAMS]
+    if value.op in DECIDING:
+        return tuple(value.params[place] for place in DECIDING[value.op])
     return value.params if value.op == "col" or value.op.startswith(MEDIA) else ()
 
 
