@@ -25,11 +25,13 @@ BUSY = "while True: pass"
 
 
 def shake(pid: int, draw: random.Random) -> None:
-    """Delay one process below ``pid``, or one of its threads."""
+    """Delay one process below ``pid``, or one of its threads; not one that a test has stopped."""
     processes = psutil.Process(pid).children(recursive=True)
     if not processes:
         return
     chosen = draw.choice(processes)
+    if chosen.status() == psutil.STATUS_STOPPED:
+        return
     if draw.random() < 0.5:
         with suppress(ProcessLookupError):
             os.kill(chosen.pid, signal.SIGSTOP)
