@@ -28,7 +28,7 @@ try:
 except ImportError:  # run as a program
     from contest import Epoch, compete  # type: ignore[import-not-found,no-redef]
 
-ROWS, BATCH, CORES = 1000, 32, 2
+ROWS, BATCH, CORES = 4000, 32, 2
 SIZE, SIDE, RATE, MELS = 224, 320, 16_000, 80
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from dml.base.memory_files import memory_file
 from dml.errors import PlanError
 from dml.kernels.functions.function import UnfitValue
 
@@ -160,17 +163,22 @@ class _Reader:
         return len(found)
 
 
-def _opened(data: Encoded) -> Any:
+@contextmanager
+def _opened(data: Encoded) -> Iterator[Any]:
+    """Open a sound for the block, in a file in memory: else libsndfile calls Python to read."""
+    with memory_file(data) as file, _sound(_Reader(data) if file is None else file) as sound:
+        if not (LEAST_RATE <= sound.samplerate <= MOST_RATE and sound.frames >= 0):
+            rate, frames = sound.samplerate, sound.frames
+            raise UnreadableSound(f"its header claims {frames} samples at {rate} a second")
+        yield sound
+
+
+def _sound(file: Any) -> Any:
     library = _soundfile()
     try:
-        file = library.SoundFile(_Reader(data))
+        return library.SoundFile(file, closefd=False)
     except (library.LibsndfileError, TypeError, ValueError, RuntimeError) as error:
         raise UnreadableSound(_reason(error)) from None
-    if not (LEAST_RATE <= file.samplerate <= MOST_RATE and file.frames >= 0):
-        rate, frames = file.samplerate, file.frames
-        file.close()
-        raise UnreadableSound(f"its header claims {frames} samples at {rate} a second")
-    return file
 
 
 def _limit(start: int, stop: int, file: Any, most: int) -> None:

@@ -96,12 +96,13 @@ def test_what_arrives_is_what_was_sent(value: Any, writable: bool) -> None:
 
 
 @pytest.fixture(scope="module")
-def frozen() -> Iterator[None]:
-    """Collections look at new objects alone: those of a whole process would take a second."""
+def frozen() -> None:
+    """Collections look at new objects alone: those of a whole process would take a second.
+
+    They stay frozen, since to thaw them would thaw what the suite has frozen.
+    """
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.law

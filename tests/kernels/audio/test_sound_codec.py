@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import tempfile
 
@@ -10,6 +11,7 @@ import pytest
 import soundfile
 import soxr
 
+from dml.base import memory_files
 from dml.errors import PlanError
 from dml.kernels.audio import sound_codec
 from dml.kernels.audio.sound_codec import SoundPart, UnreadableSound, decode, info, resample
@@ -145,6 +147,25 @@ def test_what_decides_the_bytes_is_named() -> None:
     assert f"soxr={soxr.__version__}/{soxr.__libsoxr_version__}" in named
     assert f"soundfile={soundfile.__version__}/{soundfile.__libsndfile_version__}" in named
     assert len(named.split()) == 4, "versions and the instructions of the processor"
+
+
+def test_no_file_stays_open_and_none_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, before = saved(clip(1, 2_000), 8_000), len(os.listdir("/dev/fd"))
+    wanted = decode(data, None)
+    for number in range(50):
+        with pytest.raises(UnreadableSound):
+            decode(data[: number % 40], None)
+        assert info(data).frames == 2_000
+    assert len(os.listdir("/dev/fd")) == before
+
+    def none(name: str) -> int:
+        raise OSError(24, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "memfd_create", none, raising=False)
+        assert np.array_equal(decode(data, None), wanted)
+    monkeypatch.setattr(memory_files, "MOST_BYTES", 10)
+    assert np.array_equal(decode(data, None), wanted)
 
 
 def test_rates_that_are_too_far_apart_are_refused() -> None:
