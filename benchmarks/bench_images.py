@@ -223,4 +223,4 @@ EPOCHS: dict[str, Callable[[str, Path], Epoch]] = {
 
 
 if __name__ == "__main__":
-    compete(__file__, __doc__, EPOCHS, PHOTOS)
+    compete(__file__, __doc__, EPOCHS, dict.fromkeys(EPOCHS, PHOTOS))

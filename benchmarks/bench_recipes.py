@@ -28,14 +28,14 @@ try:
 except ImportError:  # run as a program
     from contest import Epoch, compete  # type: ignore[import-not-found,no-redef]
 
-ROWS, BATCH, CORES = 4000, 32, 2
+PHOTOS, SOUNDS, BATCH, CORES = 1000, 4000, 32, 2
 SIZE, SIDE, RATE, MELS = 224, 320, 16_000, 80
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def photographs(images: Path) -> list[str]:
     """Paths of so many photographs, some of them several times."""
-    return list(itertools.islice(itertools.cycle(sorted(map(str, images.iterdir()))), ROWS))
+    return list(itertools.islice(itertools.cycle(sorted(map(str, images.iterdir()))), PHOTOS))
 
 
 def boxes_of(number: int) -> list[list[float]]:
@@ -58,7 +58,7 @@ def recordings() -> list[str]:
             times = np.arange(int(44_100 * rng.uniform(1, 2))) / 44_100
             sound = 0.3 * np.sin(2 * np.pi * rng.uniform(100, 900) * times)
             soundfile.write(path, sound + rng.normal(0, 0.03, len(times)), 44_100)
-    return list(itertools.islice(itertools.cycle(map(str, paths)), ROWS))
+    return list(itertools.islice(itertools.cycle(map(str, paths)), SOUNDS))
 
 
 # ------------------------------------------------------------------------------------ dml
@@ -72,19 +72,19 @@ def dml_epoch(name: str, images: Path) -> Epoch:
     image, sound = col("image").image, col("audio").audio.decode(RATE)
     if name in {"speech", "sounds"}:
         paths = recordings()
-        ds = dml.read_audio(str(Path(paths[0]).parent)).repeat(ROWS // 200)
+        ds = dml.read_audio(str(Path(paths[0]).parent)).repeat(SOUNDS // 200)
         mel = sound.random_slice(1.0).mel(MELS, log="db").random_mask(20, 10)
         ds = ds.with_columns(audio=mel if name == "speech" else sound).select("audio")
     else:
         paths = sorted(map(str, images.iterdir()))
-        ds = dml.read_images(images).repeat(-(-ROWS // len(paths))).take(ROWS)
+        ds = dml.read_images(images).repeat(-(-PHOTOS // len(paths))).take(PHOTOS)
     if name == "simclr":
         ds = ds.with_columns(**dml.vision.simclr(SIZE)).select("view_1", "view_2")
     if name == "boxes":
         boxes = col("boxes").boxes.crop(col("part"))
         boxes = boxes.boxes.resize(SIDE, SIDE, size=col("part").tensor.crop((2,), (2,)))
         decoded = image.decode().crop(col("part")).resize(SIDE, SIDE)
-        given = dml.from_dict({"boxes": [boxes_of(number) for number in range(ROWS)]})
+        given = dml.from_dict({"boxes": [boxes_of(number) for number in range(PHOTOS)]})
         ds = dml.zip(ds, given).with_columns(
             part=image.random_resized_crop(SIDE, scale=(0.3, 1.0), params=True),
             mirrored=image.random_flip(params=True),
@@ -219,7 +219,7 @@ def torch_epoch(name: str, images: Path) -> Epoch:
         """One row for a number."""
 
         def __len__(self) -> int:
-            return ROWS
+            return ROWS[name]
 
         def __getitem__(self, number: int) -> Any:
             return row(number)
@@ -241,6 +241,7 @@ EPOCHS: dict[str, Callable[[str, Path], Epoch]] = {
     "sounds": dml_epoch,
     "sounds-limit": sounds_limit,
 }
+ROWS = {name: PHOTOS if "simclr" in name or "boxes" in name else SOUNDS for name in EPOCHS}
 
 
 if __name__ == "__main__":

@@ -18,11 +18,11 @@ Epoch = Callable[[], Iterator[Any]]
 
 
 def compete(
-    file: str, doc: str | None, epochs: Mapping[str, Callable[..., Epoch]], rows: int
+    file: str, doc: str | None, epochs: Mapping[str, Callable[..., Epoch]], rows: Mapping[str, int]
 ) -> None:
     """Measure the contestants that the command line names, and print a line for each.
 
-    ``epochs[name](name, arguments)`` returns a function that opens an epoch of so many ``rows``.
+    ``epochs[name](name, images)`` returns a function that opens an epoch of ``rows[name]``.
     Each process runs a warm epoch, and one that is timed. ``file`` is the benchmark's.
     """
     parser = argparse.ArgumentParser(description=doc)
@@ -34,8 +34,8 @@ def compete(
     arguments = parser.parse_args()
     if arguments.one:
         epoch = epochs[arguments.names[0]](arguments.names[0], arguments.images)
-        _once(epoch, rows)
-        sys.stdout.write(json.dumps(_once(epoch, rows)) + "\n")
+        _once(epoch, rows[arguments.names[0]])
+        sys.stdout.write(json.dumps(_once(epoch, rows[arguments.names[0]])) + "\n")
         return
     pythons = dict(each.split("=", 1) for each in arguments.python)
     names = arguments.names or list(epochs)

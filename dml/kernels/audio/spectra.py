@@ -105,13 +105,20 @@ def _fill(
     if not out.shape[1]:
         return
     if windows.centered:
-        margin = windows.fft // 2
-        sound = np.pad(sound, margin, mode="reflect" if len(sound) else "constant")
+        sound = _mirrored(sound, windows.fft // 2)
     views, weights = sliding_window_view(sound, windows.fft)[:: windows.hop], window(windows)
     block = max(1, min(BLOCK, BLOCK_SAMPLES // windows.fft))
     for start in range(0, out.shape[1], block):
         found = np.fft.rfft(views[start : start + block] * weights)
         out[:, start : start + block] = change(found.T)
+
+
+def _mirrored(sound: np.ndarray, margin: int) -> np.ndarray:
+    """Return the sound with ``margin`` samples mirrored at both ends; silence stays silence."""
+    if len(sound) <= margin:
+        return np.pad(sound, margin, mode="reflect" if len(sound) else "constant")
+    ends = sound[margin:0:-1], sound[-2 : -margin - 2 : -1]
+    return np.concatenate((ends[0], sound, ends[1]))
 
 
 def _raised(found: np.ndarray, power: float) -> np.ndarray:
