@@ -25,17 +25,7 @@ CELL: Final = "white-space:pre;padding:.2em .8em;text-align:"
 TYPE: Final = ";font-weight:normal;opacity:.65"  # of the second line of a header
 
 
-class MediaCell(str):
-    """A cell that HTML shows as more than its text."""
-
-    __slots__ = ()
-
-    def html(self) -> str:
-        """Return the cell's HTML."""
-        raise NotImplementedError
-
-
-class Sound(MediaCell):
+class Sound(str):
     """A cell that HTML plays: ``data`` is a file that browsers know, of type ``mime``."""
 
     __slots__ = ("data", "mime")
@@ -54,7 +44,7 @@ class Sound(MediaCell):
         return f'<audio controls preload="metadata" src="{_inline(self.data, self.mime)}"></audio>'
 
 
-class Picture(MediaCell):
+class Picture(str):
     """A cell that HTML shows as an image; other media show it as text.
 
     ``png`` returns the encoded image, or None if there is none, when HTML is made.
@@ -136,10 +126,14 @@ class Grid:
     def _html_row(self, row: Sequence[str], tag: str, style: str) -> str:
         cells = (
             f'<{tag} style="{CELL}{"left" if place in self.texts else "right"}{style}">'
-            f"{cell.html() if isinstance(cell, MediaCell) else escaped(one_line(cell))}</{tag}>"
+            f"{_cell_html(cell)}</{tag}>"
             for place, cell in enumerate(row)
         )
         return f"<tr>{''.join(cells)}</tr>"
+
+
+def _cell_html(cell: str) -> str:
+    return cell.html() if isinstance(cell, Sound | Picture) else escaped(one_line(cell))
 
 
 def one_line(text: str) -> str:

@@ -494,7 +494,9 @@ def _further(
         raise SchemaError(
             f"{value_text(value)} needs {wanted.words}",
             why=f"{value_text(arg)} is {short(strong.kind)}",
-            try_=".audio.decode(...) of it" if is_bytes(strong.kind) else ".cast(...) it before",
+            try_=f".{value.op.partition('.')[0]}.decode(...) of it"
+            if is_bytes(strong.kind)
+            else ".cast(...) it before",
         )
     typed = work.typed(arg)
     weak = typed.is_weak or pa.types.is_null(typed.kind)

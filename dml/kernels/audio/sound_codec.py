@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -110,7 +108,7 @@ def info(data: Encoded) -> Info:
 
     Frames are None where the header does not say them.
     """
-    with _opened(data) as file:
+    with _opened(_Reader(data)) as file:
         frames = None if file.frames >= UNKNOWN else file.frames
         return Info(file.samplerate, file.channels, frames)
 
@@ -128,15 +126,16 @@ def decode(
     Channels are averaged before the sound is resampled. Raise UnreadableSound for bytes that
     cannot be decoded, and for more than ``most_samples``.
     """
-    with _opened(data) as file:
+    # from a file in memory, since libsndfile calls Python to read bytes
+    with memory_file(data) as given, _opened(_Reader(data) if given is None else given) as file:
         if file.frames >= UNKNOWN:
             raise UnreadableSound("its header does not say how long it is, as libsndfile needs it")
         start, stop = part.frames(file.samplerate, file.frames)
         _limit(start, stop, file, most_samples)
         found = _frames(file, start, stop)
-        given = file.samplerate
+        own_rate = file.samplerate
     sound = averaged(found) if mono else np.ascontiguousarray(found.T)
-    return sound if rate is None else resample(sound, given, rate, most_samples)
+    return sound if rate is None else resample(sound, own_rate, rate, most_samples)
 
 
 class _Reader:
@@ -163,22 +162,18 @@ class _Reader:
         return len(found)
 
 
-@contextmanager
-def _opened(data: Encoded) -> Iterator[Any]:
-    """Open a sound for the block, in a file in memory: else libsndfile calls Python to read."""
-    with memory_file(data) as file, _sound(_Reader(data) if file is None else file) as sound:
-        if not (LEAST_RATE <= sound.samplerate <= MOST_RATE and sound.frames >= 0):
-            rate, frames = sound.samplerate, sound.frames
-            raise UnreadableSound(f"its header claims {frames} samples at {rate} a second")
-        yield sound
-
-
-def _sound(file: Any) -> Any:
+def _opened(file: Any) -> Any:
+    """Open a file in memory, or a ``_Reader``; raise UnreadableSound for what is no sound."""
     library = _soundfile()
     try:
-        return library.SoundFile(file, closefd=False)
+        sound = library.SoundFile(file, closefd=False)
     except (library.LibsndfileError, TypeError, ValueError, RuntimeError) as error:
         raise UnreadableSound(_reason(error)) from None
+    rate, frames = sound.samplerate, sound.frames
+    if LEAST_RATE <= rate <= MOST_RATE and frames >= 0:
+        return sound
+    sound.close()
+    raise UnreadableSound(f"its header claims {frames} samples at {rate} a second")
 
 
 def _limit(start: int, stop: int, file: Any, most: int) -> None:

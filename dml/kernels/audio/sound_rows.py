@@ -10,7 +10,7 @@ from dml.kernels.audio.sounds import STEPS
 from dml.kernels.functions.row_chain import RowChain
 
 
-class SoundChain(RowChain):
+class SoundRows(RowChain):
     """Passes one sound after the other through ``links``."""
 
     steps: ClassVar = STEPS

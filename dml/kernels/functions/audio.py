@@ -6,7 +6,7 @@ of float32 are sounds, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pyarrow as pa
 
@@ -17,7 +17,6 @@ from dml.kernels.audio.spectra import Windows
 from dml.kernels.functions.function import Function, Kinds, Params, Rest, always
 from dml.kernels.functions.images import is_encoded
 from dml.kernels.functions.row_chain import RowChain, alone
-from dml.kernels.vec import Register, Vec
 
 INFO = pa.struct([(name, pa.int64()) for name in ("rate", "channels", "frames")])
 
@@ -43,18 +42,6 @@ def sound_type(*shape: int | None) -> pa.DataType:
     """Return the type of tensors of float32 with these axes, None where rows differ."""
     value = pa.float32()
     return OpenTensor(value, shape) if None in shape else pa.fixed_shape_tensor(value, shape)
-
-
-def type_of(column: Register) -> pa.DataType:
-    """Return the type of a column of sounds."""
-    return sound_type(*column.values.shape[1:]) if isinstance(column, Vec) else column.type
-
-
-def chain_type(links: Sequence[tuple[str, Params]], kind: pa.DataType) -> pa.DataType:
-    """Return the type that a sequence of functions gives for a column of type ``kind``."""
-    for op, params in links:
-        kind = BY_NAME[op].gives(kind, params)
-    return kind
 
 
 def _decoded(_kind: pa.DataType, params: Params) -> pa.DataType:
@@ -95,9 +82,9 @@ def _mel(kind: pa.DataType, params: Params) -> pa.DataType:
 
 
 def _chain() -> type[RowChain]:
-    from dml.kernels.audio.sound_rows import SoundChain  # noqa: PLC0415 - few programs have sounds
+    from dml.kernels.audio.sound_rows import SoundRows  # noqa: PLC0415 - few programs have sounds
 
-    return SoundChain
+    return SoundRows
 
 
 DRAW, DECIBELS = pa.float64(), pa.float64()
@@ -120,7 +107,7 @@ def _audio(
         f"audio.{op}",
         takes,
         gives,
-        alone(f"audio.{op}", _chain, lambda column, params: gives(type_of(column), params)),
+        alone(f"audio.{op}", _chain, gives),
         rest,
         fails,
         REFUSALS.get(f"audio.{op}", ODD),

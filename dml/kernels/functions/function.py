@@ -54,12 +54,11 @@ class Function:
     or raises SchemaError if they do not fit. ``rest`` returns the type of further arguments, or
     a tuple with the type or ``Kinds`` of each; it is None if there are none. ``fails`` returns
     from the parameters whether ``run`` may raise for some row; ``refusal`` is then the reason and
-    the remedy. ``literals`` returns the type of each
-    parameter that is a tuple of column values, None for other parameters. With ``vectors``, for
-    tensors, ``run`` takes numbers as ``Vec`` and may return a ``Vec``. ``version`` is raised
-    whenever the result for some row changes; ``tool`` returns the versions of libraries whose
-    change may change it. ``usual`` are the last parameters as they are
-    unless the user gives others; texts leave them out.
+    the remedy. ``literals`` returns the type of each parameter that is a tuple of column values,
+    None for other parameters. With ``vectors``, for tensors, ``run`` takes numbers as ``Vec`` and
+    may return a ``Vec``. ``version`` is raised whenever the result for some row changes; ``tool``
+    returns the versions of libraries whose change may change it. ``usual`` are the last parameters
+    as they are unless the user gives others; texts leave them out.
     """
 
     name: str

@@ -5,7 +5,7 @@ Sizes that are known before any image is read, as after ``resize``, give tensors
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pyarrow as pa
 
@@ -15,7 +15,6 @@ from dml.kernels.functions.function import Function, Kinds, Params, always, is_b
 from dml.kernels.functions.row_chain import RowChain, alone
 from dml.kernels.images.codec import CHANNELS, COLOURS, MOST_PIXELS, libraries
 from dml.kernels.images.resample_filters import short_side
-from dml.kernels.vec import Register, Vec
 
 Dims = tuple[int | None, int | None, int]
 BOX = pa.fixed_shape_tensor(pa.int64(), (4,))
@@ -157,24 +156,10 @@ def _written(kind: pa.DataType, params: Params) -> pa.DataType:
     return pa.binary()
 
 
-def type_of(column: Register) -> pa.DataType:
-    """Return the type of a column of images."""
-    if isinstance(column, Vec):
-        return pa.fixed_shape_tensor(pa.uint8(), column.values.shape[1:])
-    return column.type
-
-
-def chain_type(links: Sequence[tuple[str, Params]], kind: pa.DataType) -> pa.DataType:
-    """Return the type that a sequence of functions gives for a column of type ``kind``."""
-    for op, params in links:
-        kind = BY_NAME[op].gives(kind, params)
-    return kind
-
-
 def _chain() -> type[RowChain]:
-    from dml.kernels.images.image_rows import ImageChain  # noqa: PLC0415 - few programs have images
+    from dml.kernels.images.image_rows import ImageRows  # noqa: PLC0415 - few programs have images
 
-    return ImageChain
+    return ImageRows
 
 
 def _further(kind: pa.DataType) -> Callable[[pa.DataType], pa.DataType]:
@@ -201,7 +186,7 @@ def _image(
         f"image.{op}",
         takes,
         gives,
-        alone(f"image.{op}", _chain, lambda column, params: gives(type_of(column), params)),
+        alone(f"image.{op}", _chain, gives),
         rest,
         fails,
         {ENCODED.words: UNREADABLE, EITHER.words: NO_SIZE}.get(takes.words, MISFIT),

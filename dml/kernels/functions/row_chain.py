@@ -16,7 +16,7 @@ import pyarrow as pa
 from dml.base.arrow_types import is_list
 from dml.base.open_tensors import OpenTensor, arrays_in, column_of
 from dml.kernels.functions.chain_pass import Chaining
-from dml.kernels.functions.function import Params, UnfitFailure, UnfitValue
+from dml.kernels.functions.function import Function, Params, UnfitFailure, UnfitValue
 from dml.kernels.program import Program
 from dml.kernels.program import Step as ProgramStep
 from dml.kernels.vec import Register, Vec, from_arrow
@@ -41,7 +41,6 @@ class RowLink(NamedTuple):
 
 
 Links: TypeAlias = tuple[RowLink, ...]
-
 
 # What functions of encoded rows have for ``on_error`` if they give null.
 NULL = "null"
@@ -168,18 +167,35 @@ def _link(step: ProgramStep, place: int) -> RowLink:
 
 
 def alone(
-    op: str, chain: Callable[[], type[RowChain]], kind: Callable[[Register, Params], pa.DataType]
+    op: str,
+    chain: Callable[[], type[RowChain]],
+    gives: Callable[[pa.DataType, Params], pa.DataType],
 ) -> Callable[[Sequence[Register], Params], Any]:
     """Return ``Function.run`` of one function, which is a chain of one link.
 
-    ``chain`` imports the class when the first row is computed; ``kind`` returns the type.
+    ``chain`` imports the class when the first row is computed; ``gives`` is ``Function.gives``.
     """
 
     def run_alone(columns: Sequence[Register], params: Params) -> Register:
         link = RowLink(op, params, tuple(range(len(columns) - 1)))
-        return run(chain(), (link,), columns, kind(columns[0], params))
+        return run(chain(), (link,), columns, gives(_type_of(columns[0]), params))
 
     return run_alone
+
+
+def chain_type(functions: Mapping[str, Function], links: Links, column: Register) -> pa.DataType:
+    """Return the type that ``links`` give for ``column``; ``functions`` are by name."""
+    kind = _type_of(column)
+    for link in links:
+        kind = functions[link.op].gives(kind, link.params)
+    return kind
+
+
+def _type_of(column: Register) -> pa.DataType:
+    if not isinstance(column, Vec):
+        return column.type
+    value = pa.from_numpy_dtype(column.values.dtype)
+    return pa.fixed_shape_tensor(value, column.values.shape[1:])
 
 
 def _rows(column: Register) -> tuple[Any, np.ndarray]:

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from dml.kernels.function_ops import written_out
 from dml.kernels.functions.chain_pass import Machine
-from dml.kernels.functions.images import chain_type, type_of
-from dml.kernels.functions.row_chain import Making, merged, run
+from dml.kernels.functions.images import BY_NAME
+from dml.kernels.functions.row_chain import Making, chain_type, merged, run
 from dml.kernels.images import image_kernel
-from dml.kernels.images.image_rows import ImageChain
+from dml.kernels.images.image_rows import ImageRows
 from dml.kernels.program import IMAGES, ChainTools, Program, Step
 from dml.kernels.vec import Register
 
 
 def chained(program: Program) -> Program:
     """Merge consecutive image functions of a program into single steps ``IMAGES``."""
-    return merged(program, IMAGES, ImageChain)
+    return merged(program, IMAGES, ImageRows)
 
 
 def machine_for(_step: Step) -> Machine:
@@ -27,7 +27,7 @@ def machine_for(_step: Step) -> Machine:
 def apply(step: Step, args: Sequence[Register], rows: int, tools: ChainTools) -> Register:
     """Apply all functions of a chain, by the kernel if ``tools`` have it for the step."""
     columns = [written_out(arg, rows) for arg in args]
-    kind = chain_type([link[:2] for link in step.params], type_of(columns[0]))
+    kind = chain_type(BY_NAME, step.params, columns[0])
     found = tools.kernels.get(id(step))
     making = Making(None if found is None else found[1], tools.room)
-    return run(ImageChain, step.params, columns, kind, making)
+    return run(ImageRows, step.params, columns, kind, making)

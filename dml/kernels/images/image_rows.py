@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
+from dml.base.cached_property import cached_property
 from dml.base.open_tensors import OpenTensor
-from dml.kernels.functions.row_chain import Links, RowChain
+from dml.kernels.functions.row_chain import RowChain, RowLink
 from dml.kernels.images.codec import COLOURS
 from dml.kernels.images.pixels import Misfit, Pixels
 from dml.kernels.images.steps import STEPS, float_table
-from dml.kernels.vec import Register, Vec
-
-if TYPE_CHECKING:
-    from dml.kernels.compiled.jit import Kernel
+from dml.kernels.vec import Vec
 
 # The last function of a chain, which writes floats.
 WRITER = "image.normalize"
 
 
-class ImageChain(RowChain):
+class ImageRows(RowChain):
     """Passes one image after the other through ``links``, as ``Pixels``."""
 
     steps: ClassVar = {**STEPS, WRITER: lambda image, _params, _given: image}
 
-    def __init__(
-        self,
-        links: Links,
-        given: Register,
-        others: Sequence[Any] = (),
-        kernel: Kernel | None = None,
-    ) -> None:
-        super().__init__(links, given, others, kernel)
-        self.writer = links[-1] if links[-1].op == WRITER else None
-        kind = None if isinstance(given, Vec) else given.type
-        self.any_channels = isinstance(kind, OpenTensor) and kind.shape[2] is None
+    @cached_property
+    def writer(self) -> RowLink | None:
+        """The last function, if it writes floats."""
+        return self.links[-1] if self.links[-1].op == WRITER else None
+
+    @cached_property
+    def any_channels(self) -> bool:
+        """True if the type of the given arrays leaves the number of channels open."""
+        kind = None if isinstance(self.given, Vec) else self.given.type
+        return isinstance(kind, OpenTensor) and kind.shape[2] is None
 
     def wrap(self, array: np.ndarray) -> Pixels:
         """Return an array as ``Pixels``; its type may leave the number of channels open."""

@@ -33,11 +33,11 @@ def whole(data: bytes) -> tuple[np.ndarray, int] | None:
             return None
 
 
-@pytest.mark.parametrize("channels", [1, 2, 3])
-@pytest.mark.parametrize(("form", "kind"), FORMATS)
+@pytest.mark.parametrize(
+    ("form", "kind", "channels"),
+    [(*each, n) for each in FORMATS for n in (1, 2, 3) if each[0] != "MP3" or n < 3],
+)
 def test_samples_are_those_of_the_libraries(form: str, kind: str, channels: int) -> None:
-    if form == "MP3" and channels > 2:
-        pytest.skip("MP3 has at most two channels")
     data = saved(clip(3, 9_000, channels, 48_000), 48_000, form, kind)
     read = whole(data)
     assert read is not None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dml.kernels.functions.row_chain import RowLink
-from dml.kernels.images.image_rows import ImageChain
+from dml.kernels.images.image_rows import ImageRows
 from dml.kernels.images.pixels import Misfit, Pixels
 from dml.kernels.images.resample_filters import Resize
 from dml.kernels.images.steps import brightness, contrast, lut, saturation
@@ -79,7 +79,7 @@ def test_floats_are_written_in_place() -> None:
     )
     out = np.zeros((3, 6, 7), np.float32)
     images = scene(4, 11, 12)[None]
-    assert ImageChain(links, Vec(images)).write(images, 0, out)
+    assert ImageRows(links, Vec(images)).write(images, 0, out)
     small = brightness(Pixels(scene(4, 11, 12)[2:8, 2:9]), (1.2,), ()).array()
     wanted = (small.astype("f4") / np.float32(255) - np.float32(0.5)) / np.float32(0.25)
     assert (out == wanted.transpose(2, 0, 1)).all()

@@ -21,9 +21,15 @@ from dml.exec.delivery import row_text
 from dml.expr.columns.value import walk
 from dml.kernels.functions.table import functions
 from tests.kernels.audio.clips import clip, saved
+from tests.ops.row.media_runs import (
+    QUIET,
+    bytes_of,
+    check_executor,
+    check_resumed,
+    check_slices,
+)
 from tests.sampling import amount
 
-QUIET: dict[str, Any] = {"telemetry_dir": "off"}
 ROWS, RATE = 48, 8_000
 FORMS = (("WAV", "PCM_16"), ("FLAC", "PCM_16"), ("OGG", "VORBIS"), ("MP3", "MPEG_LAYER_III"))
 
@@ -46,10 +52,6 @@ def table(rows: int = ROWS, atom_rows: int = 7) -> dml.Dataset:
 def features(name: str = "audio") -> Any:
     sound = col(name).audio.decode(RATE).random_slice(0.2).random_gain(6).random_noise((5, 20))
     return sound.mel(20, n_fft=128, hop_length=64, log="db").random_mask(4, 4)
-
-
-def bytes_of(ds: dml.Dataset, epoch: int = 0) -> list[bytes]:
-    return [array.tobytes() for batch in ds.epoch(epoch) for array in batch["audio"]]
 
 
 # ------------------------------------------------------------------------- as the libraries do
@@ -103,13 +105,8 @@ PLACES: dict[str, Callable[[dml.Dataset], dml.Dataset]] = {
 @pytest.mark.parametrize("executor", ["threads", "processes"])
 @pytest.mark.parametrize("name", PLACES)
 def test_every_executor_makes_the_same_bytes(name: str, executor: str) -> None:
-    wanted = bytes_of(PLACES[name](table()).batch(8).with_options(**QUIET, executor="sync"))
-    for atoms, workers in ((7, 2), (48, 4)):
-        ds = PLACES[name](table(atom_rows=atoms)).batch(8)
-        ds = ds.with_options(**QUIET, executor=executor, num_workers=workers)
-        if atoms == 7 or "shuffle" not in name:  # the order depends on the atoms
-            assert bytes_of(ds) == wanted
-    assert len(set(wanted)) > ROWS // 2
+    rows = 0 if "shuffle" in name else ROWS
+    check_executor(PLACES[name], table, "audio", executor, rows)
 
 
 def test_one_step_or_several_give_the_same_bytes() -> None:
@@ -130,28 +127,19 @@ def test_one_step_or_several_give_the_same_bytes() -> None:
 
 def test_epochs_differ_and_each_is_the_same_again() -> None:
     ds = table().with_columns(audio=features()).batch(8).with_options(**QUIET)
-    assert bytes_of(ds, 0) == bytes_of(ds, 0)
-    assert not set(bytes_of(ds, 0)) & set(bytes_of(ds, 1))
+    assert bytes_of(ds, "audio", 0) == bytes_of(ds, "audio", 0)
+    assert not set(bytes_of(ds, "audio", 0)) & set(bytes_of(ds, "audio", 1))
 
 
 @pytest.mark.parametrize("name", ["read", "over a shuffle", "twice"])
 @pytest.mark.parametrize("taken", [1, 4])
 def test_a_run_goes_on_where_it_was_left(name: str, taken: int) -> None:
-    ds = PLACES[name](table()).batch(8).with_options(**QUIET)
-    every = [batch["audio"].tobytes() for batch in ds.epoch(0)]
-    it = iter(ds.epoch(0))
-    for _ in range(taken):
-        next(it)
-    state = it.state_dict()
-    again = iter(ds)
-    again.load_state_dict(state)
-    assert [batch["audio"].tobytes() for batch in again] == every[taken:]
+    check_resumed(PLACES[name](table()), "audio", taken)
 
 
 @pytest.mark.parametrize("name", ["read", "over a shuffle", "twice"])
 def test_sounds_are_made_in_slices_wherever_they_stand(name: str) -> None:
-    text = str(PLACES[name](table()).batch(8).explain("physical"))
-    assert [line for line in text.splitlines() if line.startswith("slices    Segment")], text
+    check_slices(PLACES[name](table()))
 
 
 def test_draws_of_one_expression_are_independent() -> None:
@@ -364,7 +352,7 @@ def test_what_says_only_what_is_refused_changes_no_draw() -> None:
             col("audio").audio.decode(RATE, max_samples=10**6, on_error="null"),
         )
     )
-    assert bytes_of(one.batch(4)) == bytes_of(other.batch(4))
+    assert bytes_of(one.batch(4), "audio") == bytes_of(other.batch(4), "audio")
 
 
 def test_lists_of_functions_are_sounds() -> None:
