@@ -8,7 +8,9 @@ import os
 import platform
 import re
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from dml.base.control_groups import GROUPS, PROC, cpu_quota, memory
 
@@ -72,3 +74,10 @@ def host_class() -> str:
     usable = [each for each in (machine_bytes(), cgroup_bytes()) if each]
     gib = 1 << max(0, round(min(usable) / GIB) - 1).bit_length() if usable else 0
     return f"{platform.system()}-{platform.machine()}-{cores()}c-{gib}g".lower()
+
+
+def vector_instructions() -> str:
+    """Return the sets of vector instructions that NumPy found in this processor."""
+    found: Any = np.show_config(mode="dicts")
+    sets = found.get("SIMD Extensions", {})  # empty entries are left out
+    return ",".join(sorted({*sets.get("baseline", ()), *sets.get("found", ())}))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -92,11 +92,19 @@ def column_of(arrays: Sequence[np.ndarray | None], kind: OpenTensor) -> pa.Exten
     for array, start, stop in zip(there, ends[:-1], ends[1:], strict=True):
         flat[start:stop] = array.reshape(-1)
     shapes = np.array([array.shape for array in there], np.int32).reshape(len(there), axes)
+    absent = pa.array([array is None for array in arrays], pa.bool_())
+    return _column(kind, ends, flat, shapes, absent)
+
+
+def _column(
+    kind: OpenTensor, ends: np.ndarray, flat: np.ndarray, shapes: np.ndarray, absent: Any
+) -> pa.ExtensionArray:
+    """Return the column whose row i has ``flat[ends[i] : ends[i + 1]]``, null where ``absent``."""
+    lengths = pa.array(shapes.reshape(-1).astype(np.int32))
     parts = [
         pa.LargeListArray.from_arrays(pa.array(ends), pa.array(flat)),
-        pa.FixedSizeListArray.from_arrays(pa.array(shapes.reshape(-1)), axes),
+        pa.FixedSizeListArray.from_arrays(lengths, len(kind.shape)),
     ]
-    absent = pa.array([array is None for array in arrays], pa.bool_())
     fields = list(kind.storage_type)
     storage = pa.StructArray.from_arrays(parts, fields=fields, mask=absent)
     return pa.ExtensionArray.from_storage(kind, storage)
@@ -110,6 +118,31 @@ def arrays_in(column: pa.ExtensionArray) -> list[np.ndarray | None]:
         flat[start:stop].reshape(shape) if there else None
         for start, stop, shape, there in zip(ends[:-1], ends[1:], shapes, valid, strict=True)
     ]
+
+
+def element_type(kind: OpenTensor) -> pa.DataType:
+    """Return the type of the elements along the first axis."""
+    shape = kind.shape[1:]
+    if None in shape:
+        return OpenTensor(kind.value_type, shape)
+    return pa.fixed_shape_tensor(kind.value_type, shape) if shape else kind.value_type
+
+
+def elements_in(column: pa.ExtensionArray) -> tuple[pa.ExtensionArray | np.ndarray, np.ndarray]:
+    """Return the elements of all rows along the first axis, and how many each row has.
+
+    Elements of one shape are an array (n, *shape), others a column. A row that is null has none.
+    """
+    counts = shapes_in(column)[:, 0].astype(np.int64)
+    kind, storage = element_type(column.type), column.storage
+    if column.null_count:
+        storage = storage.filter(column.is_valid())
+    flat, _, shapes = _parts_of(pa.ExtensionArray.from_storage(column.type, storage))
+    each = np.repeat(shapes[:, 1:], shapes[:, 0], axis=0)
+    if not isinstance(kind, OpenTensor):
+        return flat.reshape(len(each), *column.type.shape[1:]), counts
+    ends = np.concatenate([[0], np.cumsum(each.prod(1, dtype=np.int64))])
+    return _column(kind, ends, flat, each, None), counts
 
 
 def open_axis(kind: pa.DataType) -> int | None:

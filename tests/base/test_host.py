@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dml
@@ -107,3 +108,12 @@ def test_machines_of_like_memory_are_one_class(
 def test_this_machine_has_cores_and_memory() -> None:
     assert host.cores() >= 1
     assert (host.machine_bytes() or 1) > 0
+
+
+def test_a_processor_without_further_instructions_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(np, "show_config", lambda **_: {"SIMD Extensions": {"baseline": ["A"]}})
+    assert host.vector_instructions() == "A"
+    monkeypatch.setattr(np, "show_config", lambda **_: {})
+    assert host.vector_instructions() == ""

@@ -148,6 +148,7 @@ DOORS: dict[str, Callable[[Path], dml.Dataset]] = {
     "read_binary_files": lambda folder: dml.read_binary_files(folder / "binary", **EACH),
     "read_images": lambda folder: dml.read_images(f"{folder}/binary/*", label="parent", **EACH),
     "read_audio": lambda folder: dml.read_audio(f"{folder}/binary/*", label="parent", **EACH),
+    "read_videos": lambda folder: dml.read_videos(f"{folder}/binary/*", label="parent", **EACH),
     "read_delta": lake("delta", "deltalake"),
     "read_lance": lake("lance", "lance"),
     "read_iceberg": iceberg,

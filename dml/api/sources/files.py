@@ -297,6 +297,37 @@ def read_audio(
     return _read_media(paths, AUDIO, label, **options)
 
 
+@door
+def read_videos(
+    paths: Paths,
+    *,
+    label: str | Mapping[str, Any] | None = None,
+    atom_rows: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """Read videos as encoded bytes, one row each, in order of file name.
+
+    Columns are "path", below the common folder of all files, "label" if requested, and "video",
+    of which ``col("video").video.frames(count=8)`` decodes frames. No file is opened before its
+    rows are read; a file is held in memory as a whole.
+
+    Parameters
+    ----------
+    paths : a folder, a pattern such as "clips/**/*.mp4", a file, a URL, or a list of these; of a
+        folder, the files with the suffix of a video format are read
+    label : "parent" is the name of the folder that has the file; a mapping has a value for each
+        such name; None makes no column
+    atom_rows : files that are read together; None: about 8 MiB
+    storage_options : options of the object store, for URLs
+
+    Raise SourceError for missing files, and CastError for a folder that the mapping lacks.
+    """
+    from dml.io.binary.binary import VIDEO
+
+    options: dict[str, Any] = {"atom_rows": atom_rows, "storage_options": storage_options}
+    return _read_media(paths, VIDEO, label, **options)
+
+
 def _read_media(paths: Paths, kind: Any, label: Any, **options: Any) -> Dataset:
     """Return columns path, label if requested, and the bytes, named after the ``kind`` of file."""
     from dml.io.binary import binary

@@ -262,7 +262,7 @@ class ComputedSegment:
 
 
 # What a namespace's functions refuse.
-REFUSED = {"boxes": "boxes", "audio": "sound"}
+REFUSED = {"boxes": "boxes", "audio": "sound", "video": "video"}
 
 
 def _cast_error(failure: CastFailure, block: Block, row: int) -> CastError:

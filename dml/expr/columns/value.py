@@ -29,8 +29,8 @@ COMMUTATIVE = {
     "add", "mul", "eq", "ne", "and", "or", "minimum", "maximum", "bit_and", "bit_or", "bit_xor",
 }  # fmt: skip
 
-# Functions of images and sounds, and those of them that read the header alone.
-MEDIA = ("image.", "audio.")
+# Functions of images, sounds and videos, and those of them that read the header alone.
+MEDIA = ("image.", "audio.", "video.")
 HEADERS = (
     "image.size",
     "image.random_crop_box",
@@ -80,7 +80,7 @@ class Value:
         self.total: bool = total
         # True if the value calls a user's function; verbs extract such calls
         self.calls: bool = calls
-        # True if a row takes a millisecond, as images and sounds do
+        # True if a row takes a millisecond, as images, sounds and videos do
         self.slow: bool = slow
         # operations on the longest path down, including this one
         self.depth: int = depth + 1

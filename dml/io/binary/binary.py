@@ -28,6 +28,10 @@ AUDIO = FileKind(
     "audio",
     (".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".aiff", ".aif", ".aifc", ".au", ".caf"),
 )
+VIDEO = FileKind(
+    "video",
+    (".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi", ".mpg", ".mpeg", ".ts", ".flv", ".ogv"),
+)
 BYTES, PATH = "bytes", "path"
 COLUMNS = Schema({BYTES: pa.binary(), PATH: pa.string()})
 # Arrow's offsets of binary values are 32 bits.

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from dml.base.memory_files import memory_file
+from dml.base.host import vector_instructions
+from dml.base.memory_files import MemoryReader, memory_file
 from dml.errors import PlanError
 from dml.kernels.functions.function import UnfitValue
 
@@ -66,7 +67,7 @@ def libraries() -> str:
     """
     names = {"soundfile": "__libsndfile_version__", "soxr": "__libsoxr_version__"}
     versions = (f"{each}={_version(each, name)}" for each, name in names.items())
-    return " ".join((*versions, f"numpy={np.__version__}", _instructions()))
+    return " ".join((*versions, f"numpy={np.__version__}", vector_instructions()))
 
 
 def _version(package: str, of_library: str) -> str:
@@ -76,13 +77,6 @@ def _version(package: str, of_library: str) -> str:
     except (ImportError, OSError):
         return "absent"
     return f"{module.__version__}/{getattr(module, of_library)}"
-
-
-def _instructions() -> str:
-    """Return the sets of vector instructions that NumPy found in this processor."""
-    found: Any = np.show_config(mode="dicts")
-    sets = found.get("SIMD Extensions", {})  # empty entries are left out
-    return ",".join(sorted({*sets.get("baseline", ()), *sets.get("found", ())}))
 
 
 @functools.cache
@@ -108,7 +102,7 @@ def info(data: Encoded) -> Info:
 
     Frames are None where the header does not say them.
     """
-    with _opened(_Reader(data)) as file:
+    with _opened(MemoryReader(data)) as file:
         frames = None if file.frames >= UNKNOWN else file.frames
         return Info(file.samplerate, file.channels, frames)
 
@@ -127,7 +121,10 @@ def decode(
     cannot be decoded, and for more than ``most_samples``.
     """
     # from a file in memory, since libsndfile calls Python to read bytes
-    with memory_file(data) as given, _opened(_Reader(data) if given is None else given) as file:
+    with (
+        memory_file(data) as given,
+        _opened(MemoryReader(data) if given is None else given) as file,
+    ):
         if file.frames >= UNKNOWN:
             raise UnreadableSound("its header does not say how long it is, as libsndfile needs it")
         start, stop = part.frames(file.samplerate, file.frames)
@@ -138,32 +135,8 @@ def decode(
     return sound if rate is None else resample(sound, own_rate, rate, most_samples)
 
 
-class _Reader:
-    """Bytes that libsndfile reads as a file, without a copy."""
-
-    def __init__(self, data: Encoded) -> None:
-        self.data, self.place = memoryview(data), 0
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a place from the start (0), from here (1) or from the end (2), inside the bytes."""
-        base = (0, self.place, len(self.data))[whence]
-        self.place = min(max(0, base + offset), len(self.data))
-        return self.place
-
-    def tell(self) -> int:
-        """Return the place."""
-        return self.place
-
-    def readinto(self, target: Any) -> int:
-        """Fill ``target`` as far as there are bytes, and return their number."""
-        found = self.data[self.place : self.place + len(target)]
-        target[: len(found)] = found
-        self.place += len(found)
-        return len(found)
-
-
 def _opened(file: Any) -> Any:
-    """Open a file in memory, or a ``_Reader``; raise UnreadableSound for what is no sound."""
+    """Open a file in memory, or a ``MemoryReader``; raise UnreadableSound for what is no sound."""
     library = _soundfile()
     try:
         sound = library.SoundFile(file, closefd=False)

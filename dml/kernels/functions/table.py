@@ -27,22 +27,13 @@ def functions() -> dict[str, Function]:
         structs,
         tensors,
         tokens,
+        video,
     )
 
     families = (
-        strings,
-        lists,
-        moments,
-        structs,
-        encoders,
-        tokens,
-        tensors,
-        formats,
-        python,
-        images,
-        boxes,
-        audio,
-    )
+        strings, lists, moments, structs, encoders, tokens, tensors, formats, python,
+        images, boxes, audio, video,
+    )  # fmt: skip
     return {
         function.name: function
         for family in (*families, element_expressions)

@@ -71,7 +71,7 @@ def simplejpeg() -> Any:
 
 
 @functools.cache
-def _pillow() -> Any:
+def pillow() -> Any:
     """Import Pillow with all of its formats; raise PlanError if it is not installed."""
     try:
         from PIL import Image  # noqa: PLC0415 - an extra
@@ -189,7 +189,7 @@ def _opened(data: Encoded) -> Image:
         raise UnreadableImage("it has no bytes")
     start = bytes(data[:16])
     for name in FORMATS:
-        factory, accepts = _pillow().OPEN[name]
+        factory, accepts = pillow().OPEN[name]
         if accepts is not None and not _accepted(accepts(start)):
             continue
         try:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.base.arrow_types import is_list
+from dml.base.open_tensors import OpenTensor, element_type, elements_in
 from dml.data.block import Block, Values, from_arrow, mask, take
 from dml.data.layouts import usual_column
 from dml.data.schema import Schema, code_of, shape_of, short, tensor
@@ -134,13 +135,17 @@ class ExplodedLists(NamedTuple):
 
 
 def lists_of(column: Values) -> ExplodedLists:
-    """Return the lists of a list column, or of a tensor column along its first axis."""
+    """Return the lists of a list column, or of tensors along their first axis."""
     if isinstance(column, Vec):
         n, size, *rest = column.values.shape
         sizes = np.where(mask(column), size, 0)
         return ExplodedLists(
             Vec(column.values.reshape(n * size, *rest), None), size * np.arange(n), sizes
         )
+    if isinstance(column.type, OpenTensor):
+        elements, counts = elements_in(column)
+        made = Vec(elements, None) if isinstance(elements, np.ndarray) else elements
+        return ExplodedLists(made, np.cumsum(counts) - counts, counts)
     found = lists_in(column)
     starts = np.cumsum(found.lengths) - found.lengths
     return ExplodedLists(from_arrow(usual_column(found.elements())), starts, found.lengths)
@@ -150,6 +155,8 @@ def element(name: str, kind: pa.DataType) -> pa.DataType:
     """Return the type of the elements of a list or tensor; raise SchemaError for other types."""
     if isinstance(kind, pa.FixedShapeTensorType):
         return tensor(code_of(kind), shape_of(kind)[1:])
+    if isinstance(kind, OpenTensor):
+        return element_type(kind)
     if not is_list(kind):
         raise SchemaError(
             f"explode needs lists, {name!r} is {short(kind)}",

@@ -86,10 +86,11 @@ OPERATIONS_NS: Final = {
     "image.decode": 1_200_000, "image.encode": 3_000_000, "image.size": 5_000,
     "image.resize": 700_000, "image.random_resized_crop": 700_000, "image.crop": 2_000,
     "audio.decode": 1_000_000, "audio.info": 50_000, "audio.mel": 1_000_000,
+    "video.info": 1_000_000,
 }  # fmt: skip
 FAMILIES_NS: Final = {
     "str": 90, "list": 60, "tokens": 300, "dt": 10, "struct": 2, "tensor": 30, "image": 100_000,
-    "audio": 200_000,
+    "audio": 200_000, "video": 30_000_000,
 }  # fmt: skip
 OTHER_FAMILY_NS: Final = 60
 

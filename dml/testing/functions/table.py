@@ -16,6 +16,7 @@ from dml.testing.functions import (
     structs,
     tensors,
     tokens,
+    video,
 )
 from dml.testing.functions.meaning import FunctionMeaning
 
@@ -37,6 +38,7 @@ MEANINGS: dict[str, FunctionMeaning] = {
         images,
         boxes,
         audio,
+        video,
     )
     for meaning in family.MEANINGS
 }

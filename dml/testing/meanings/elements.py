@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dml.base.open_tensors import OpenTensor
 from dml.errors import CastError, PlanError, SchemaError
 from dml.expr.columns.value import Value
 from dml.ops.batch.unbatch import Unbatch
@@ -162,6 +163,11 @@ def _listed(value: Any) -> list[Any]:
 
 def element(kind: pa.DataType) -> pa.DataType:
     """Return the type of one element of a list or tensor."""
+    if isinstance(kind, OpenTensor):
+        rest = kind.shape[1:]
+        if None in rest:
+            return OpenTensor(kind.value_type, rest)
+        return pa.fixed_shape_tensor(kind.value_type, rest) if rest else kind.value_type
     if shape(kind):
         return of_code(code(kind), shape(kind)[1:])
     lists = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
@@ -263,7 +269,7 @@ def _draw_explode(draw: Draw, drawn: Drawn) -> Any:
 
 
 def _explodes(kind: pa.DataType) -> bool:
-    return bool(shape(kind)) or pa.types.is_list(kind)
+    return bool(shape(kind)) or pa.types.is_list(kind) or isinstance(kind, OpenTensor)
 
 
 MEANINGS = (

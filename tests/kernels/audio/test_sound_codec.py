@@ -140,15 +140,6 @@ def test_without_the_library_there_is_an_error_at_once(monkeypatch: pytest.Monke
     assert sound_codec._version("soxr", "__libsoxr_version__") == "absent"
 
 
-def test_a_processor_without_further_instructions_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(np, "show_config", lambda **_: {"SIMD Extensions": {"baseline": ["A"]}})
-    assert sound_codec._instructions() == "A"
-    monkeypatch.setattr(np, "show_config", lambda **_: {})
-    assert sound_codec._instructions() == ""
-
-
 def test_what_decides_the_bytes_is_named() -> None:
     named = sound_codec.libraries()
     assert f"soxr={soxr.__version__}/{soxr.__libsoxr_version__}" in named

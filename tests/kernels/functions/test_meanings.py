@@ -27,6 +27,7 @@ from dml.testing.oracle import Oracle
 from dml.testing.oracle_types import typed
 from dml.testing.strategies_data import VALUES
 from tests.expr.checks import UNUSED, node_of, table
+from tests.kernels.video.movies import movie
 
 SAMPLE, CASES, ROWS = 20, 40, 12
 LISTED = (pa.string(), pa.int32(), pa.float64(), pa.bool_(), pa.uint8())
@@ -70,7 +71,7 @@ def value(draw: random.Random, kind: pa.DataType) -> Any:
     if pa.types.is_struct(kind):
         return {field.name: value(draw, field.type) for field in kind}
     if kind in BYTES and draw.random() < 0.8:
-        return draw.choice([picture, sound])(draw)
+        return draw.choice([picture, sound, film])(draw)
     if pa.types.is_date(kind):
         return VALUES[pa.timestamp("us")](draw).date()
     return VALUES[kind](draw)
@@ -105,6 +106,13 @@ def sound(draw: random.Random) -> bytes:
     soundfile.write(target, samples, draw.choice([8000, 11025]), format=form, subtype=kind)
     found = target.getvalue()
     return found[: len(found) // 2] if draw.random() < 0.1 else found
+
+
+def film(draw: random.Random) -> bytes:
+    """An encoded video, of which some are damaged."""
+    found = movie(draw.choice(["h264", "vp9", "mpeg2", "mpeg4"]), draw.choice([1, 12]), (48, 64))
+    place = draw.randrange(len(found))
+    return found[:place] + b"\0" + found[place + 1 :] if draw.random() < 0.2 else found
 
 
 def samples_of(draw: random.Random, shape: Sequence[int]) -> np.ndarray:

@@ -21,6 +21,7 @@ from dml.kernels.functions.table import functions, may_fail
 from dml.kernels.interpreter import ElementProgram, run
 from dml.kernels.program import Program, Step
 from dml.kernels.vec import Vec
+from tests.kernels.video.movies import movie
 
 # Parameters and, where there are some, further arguments.
 GIVEN: dict[str, tuple[Any, ...]] = {
@@ -111,6 +112,9 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "audio.spectrogram": ((4, 2, 4, "hann", True), 2.0, "db"),
     "audio.mel": ((4, 2, 4, "hann", True), 2.0, None, (3, 8000, 0.0, 4000.0, "htk", None)),
     "audio.random_mask": (2, 2, 1, 0.0),
+    "video.info": ("raise",),
+    "video.frames": ("count", 2, None, False, 1 << 20, "raise"),
+    "video.random_frames": (2, 3, None, False, 1 << 20, "raise"),
 }
 ITEMS = {
     pa.list_(pa.int64()): pa.array([1, 1, None, 3, 5, 6]),
@@ -125,6 +129,7 @@ OTHERS: dict[str, pa.Array] = {
     **dict.fromkeys(("image.flip", "boxes.flip"), pa.array([True, False] * 3)),
     **dict.fromkeys((f"audio.{n}" for n in ("slice", "random_slice", "gain")), DRAWS),
     **dict.fromkeys((f"audio.{n}" for n in ("add_noise", "random_mask")), DRAWS),
+    "video.random_frames": DRAWS,
     "boxes.resize": pa.ExtensionArray.from_storage(
         SIZES, pa.array([[10, 20]] * 6, SIZES.storage_type)
     ),
@@ -162,6 +167,7 @@ DIGITS = pa.array(["2012", None, "2024", "2,5", "1e3", "-7"])
 READING = ("str.to_integer", "str.to_float", "str.to_datetime", "str.to_date")
 TENSOR = pa.fixed_shape_tensor(pa.float32(), (2, 1))
 RECORDED = pa.array([recorded(CLIPS[0]), None, *map(recorded, CLIPS[1:]), recorded(CLIPS[1])])
+FILMED = pa.array([movie(frames=9), None, *(movie(frames=n) for n in (1, 4, 7)), movie("vp9", 5)])
 COLUMNS = (
     pa.array([2, None, 0, -1, 3, 1]),
     pa.ExtensionArray.from_storage(
@@ -177,6 +183,7 @@ COLUMNS = (
     pa.array([encoded(PIXELS[0]), None, *map(encoded, PIXELS[1:]), encoded(PIXELS[1])]),
     column_of([CLIPS[0], None, *CLIPS[1:], CLIPS[0]], OpenTensor(pa.float32(), (None,))),
     RECORDED,
+    FILMED,
     pa.array([[[0, 1, 2, 3]], None, [], [[1, 2, 3, 4], [5, 6, 7, 8]], [], [[0, 0, 1, 1]]]),
     pa.array([{"x": 1, "y": 2}, None, *[{"x": 3, "y": None}] * 4]),
 )
@@ -216,6 +223,7 @@ def taken(name: str) -> list[pa.Array]:
     taken_by = [column for column in COLUMNS if functions()[name].takes.holds(column.type)]
     taken_by = [c for c in taken_by if (c is DIGITS) == (name in READING)]
     taken_by = [c for c in taken_by if (c is RECORDED) == (name in ("audio.decode", "audio.info"))]
+    taken_by = [c for c in taken_by if (c is FILMED) == name.startswith("video.")]
     return [column for column in taken_by if column.type == ONE.get(name, column.type)]
 
 

@@ -208,9 +208,9 @@ def test_without_pillow_nothing_is_taken_for_a_broken_image(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
-    codec._pillow.cache_clear()
+    codec.pillow.cache_clear()
     try:
         with pytest.raises(PlanError, match=r"(?s)images need the library PIL.*dml\[image\]"):
             decode(b"anything", "RGB")
     finally:
-        codec._pillow.cache_clear()
+        codec.pillow.cache_clear()

@@ -10,6 +10,7 @@ import pytest
 
 import dml
 from dml import col
+from dml.base.open_tensors import OpenTensor, column_of
 from dml.errors import CastError, PlanError, SchemaError
 from dml.ops.row.flat_map import OUT_ROWS
 from tests.expr.checks import agrees, holds, numbers, table
@@ -131,3 +132,42 @@ def test_refuses_what_is_no_list() -> None:
         numbers().explode()
     with pytest.raises(PlanError, match="after batch"):
         lists().batch(2).explode("w")
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("shape", [(None,), (None, 2), (None, None), (2, None), (None, None, 3)])
+def test_tensors_of_open_shape(shape: tuple[int | None, ...]) -> None:
+    kind = OpenTensor(pa.int16(), shape)
+    sizes = [3, 0, 1, 2, 2] if shape[0] is None else [2] * 5
+    shapes = [
+        tuple(size if axis == 0 else (n or 1 + row % 3) for axis, n in enumerate(shape))
+        for row, size in enumerate(sizes)
+    ]
+    arrays: list[Any] = [np.arange(np.prod(s), dtype="i2").reshape(s) + 9 for s in shapes]
+    arrays[3] = None
+    for column in (column_of(arrays, kind), column_of([*arrays, arrays[0]], kind)[:5]):
+        ds = table({"i": pa.array(range(5)), "v": column}, atom_rows=2).explode("v")
+        rows = [(row["i"], row["v"]) for row in ds]
+        empty = [None]
+        wanted = [
+            (i, each)
+            for i, a in enumerate(arrays)
+            for each in (empty if a is None or not len(a) else a)
+        ]
+        assert [i for i, _ in rows] == [i for i, _ in wanted]
+        for (_, got), (_, each) in zip(rows, wanted, strict=True):
+            assert (got is None) == (each is None)
+            assert each is None or np.array_equal(got, each)
+        assert holds(ds) == len(wanted)
+
+
+def test_data_below_null_tensors_is_left_out() -> None:
+    kind = OpenTensor(pa.int16(), (None, 2))
+    column = column_of([np.ones((2, 2), "i2"), np.zeros((3, 2), "i2"), np.ones((1, 2), "i2")], kind)
+    data = [column.storage.field(n) for n in ("data", "shape")]
+    storage = pa.StructArray.from_arrays(
+        data, fields=list(kind.storage_type), mask=pa.array([False, True, False])
+    )
+    hidden = pa.ExtensionArray.from_storage(kind, storage)
+    rows = [row["v"] for row in table({"v": hidden}).explode("v")]
+    assert [None if row is None else row.tolist() for row in rows] == [[1, 1], [1, 1], None, [1, 1]]

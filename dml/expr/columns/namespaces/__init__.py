@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dml.expr.columns.namespaces.strings import Strings
     from dml.expr.columns.namespaces.structs import Structs
     from dml.expr.columns.namespaces.tensors import Tensors
+    from dml.expr.columns.namespaces.video import Video
 
 
 class Namespaced:
@@ -76,6 +77,13 @@ class Namespaced:
         from dml.expr.columns.namespaces.audio import Audio  # noqa: PLC0415
 
         return Audio(self)
+
+    @property
+    def video(self) -> Video[Self]:
+        """Functions of encoded videos."""
+        from dml.expr.columns.namespaces.video import Video  # noqa: PLC0415
+
+        return Video(self)
 
     @property
     def boxes(self) -> Boxes[Self]:

@@ -1,0 +1,1 @@
+"""Kernels of video: the frames of encoded videos."""
