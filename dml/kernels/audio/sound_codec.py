@@ -11,6 +11,7 @@ import numpy as np
 
 from dml.base.host import vector_instructions
 from dml.base.memory_files import MemoryReader, memory_file
+from dml.base.memory_turns import TURNS
 from dml.errors import PlanError
 from dml.kernels.functions.function import UnfitValue
 
@@ -25,6 +26,8 @@ MOST_RATIO = 1 << 12
 UNKNOWN = 1 << 62
 # Frames that are decoded at once, since a damaged header may claim more than there are.
 BLOCK_FRAMES = 1 << 20
+# Bytes of a sample while it is decoded: as it is read, and as it is returned.
+WORKING_BYTES = 8
 # Formats in which reading from the middle on gives other bytes than reading it all.
 FROM_START = ("MP3", "MPEG")
 
@@ -154,6 +157,7 @@ def _limit(start: int, stop: int, file: Any, most: int) -> None:
     count = (stop - first) * file.channels
     if count > most:
         raise UnreadableSound(f"it has {count} samples; max_samples is {most}")
+    TURNS.take(count * WORKING_BYTES)
 
 
 def _frames(file: Any, start: int, stop: int) -> np.ndarray:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.base.arrow_types import is_list
+from dml.base.memory_turns import TURNS
 from dml.base.open_tensors import OpenTensor, arrays_in, column_of
 from dml.kernels.functions.chain_pass import Chaining
 from dml.kernels.functions.function import Function, Params, UnfitFailure, UnfitValue
@@ -134,7 +135,9 @@ def run(
         dtype = np.dtype(kind.value_type.to_pandas_dtype())
         out = making.room((len(present), *kind.shape), dtype)
         return _stacked(work, values, present, out)
-    found = [work.value(values, row) if there else None for row, there in enumerate(present)]
+    found = [
+        _alone(work.value, values, row) if there else None for row, there in enumerate(present)
+    ]
     if isinstance(kind, OpenTensor):
         return column_of(found, kind)
     made = pa.array(found, kind)
@@ -144,10 +147,18 @@ def run(
 def _stacked(work: RowChain, values: Any, present: np.ndarray, out: np.ndarray) -> Vec:
     """Return results of one shape, each written to its place in ``out``."""
     for row, there in enumerate(present):
-        if not there or not work.write(values, row, out[row]):
+        if not there or not _alone(work.write, values, row, out[row]):
             out[row] = 0
             present[row] = False
     return Vec(out, None if present.all() else present)
+
+
+def _alone(call: Callable[..., Any], *given: Any) -> Any:
+    """Call for one row, and end the turn that its memory may have taken."""
+    try:
+        return call(*given)
+    finally:
+        TURNS.give_back()
 
 
 def merged(program: Program, op: str, chain: type[RowChain]) -> Program:

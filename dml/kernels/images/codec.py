@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from dml.base.memory_turns import TURNS
 from dml.errors import PlanError
 from dml.kernels.functions.function import UnfitValue
 from dml.kernels.images.resample_filters import picture, pixels_of
@@ -29,6 +30,10 @@ LONGEST = 1 << 16
 CHANNELS = {"L": 1, "P": 1, "RGB": 3, "RGBA": 4}
 # Channels of images whose type leaves them open, as that of arrays from a function may.
 COLOURS = CHANNELS["RGB"]
+# Bytes of a pixel while it is decoded: as Pillow holds it, and as it is returned.
+WORKING_BYTES = 7
+# Pixels of a large image that are copied at once.
+STRIP_PIXELS = 1 << 20
 # The formats that are read; others of Pillow's would start programs (EPS), or have no pixels.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 # The tag of EXIF with the orientation, and its values with rows and columns interchanged.
@@ -121,13 +126,13 @@ def decode(
         if found is not None:
             return found
     image = _opened(data)
-    _limit(image.height, image.width, most_pixels)
+    _begun(image.height, image.width, most_pixels)
     try:
         if upright:
             from PIL import ImageOps  # noqa: PLC0415 - an extra
 
             image = ImageOps.exif_transpose(image)
-        return np.ascontiguousarray(pixels_of(_converted(image, mode)))
+        return _array(_converted(image, mode))
     except UnreadableImage:
         raise
     except Exception as error:  # noqa: BLE001 - a damaged file may raise anything
@@ -153,7 +158,7 @@ def _jpeg(data: Encoded, mode: str, most_pixels: int) -> np.ndarray | None:
     if header is None:
         return None
     height, width, space, _ = header
-    _limit(height, width, most_pixels)
+    _begun(height, width, most_pixels)
     if space not in ("YCbCr", "Gray", "RGB"):
         return None  # inverted or not, CMYK is left to Pillow
     grey = mode == "L"
@@ -177,6 +182,12 @@ def _jpeg_header(data: Encoded) -> tuple[int, int, str, str] | None:
 def _limit(height: int, width: int, most: int) -> None:
     if height * width > most:
         raise UnreadableImage(f"it has {height} x {width} pixels; max_pixels is {most}")
+
+
+def _begun(height: int, width: int, most: int) -> None:
+    """Refuse too many pixels; wait for memory for many."""
+    _limit(height, width, most)
+    TURNS.take(height * width * WORKING_BYTES)
 
 
 def _opened(data: Encoded) -> Image:
@@ -218,6 +229,23 @@ def _converted(image: Image, mode: str) -> Image:
     if mode == "P" and image.mode not in ("P", "L"):
         raise UnreadableImage(f"it has no palette (mode {image.mode})")
     return image if mode in (image.mode, "P") else image.convert(mode)
+
+
+def _array(image: Image) -> np.ndarray:
+    """Return pixels; of a large image in strips, since Pillow makes two copies of what it gives."""
+    rows = max(1, STRIP_PIXELS // max(1, image.width))
+    if image.height <= rows:
+        return np.ascontiguousarray(pixels_of(image))
+    strips = (
+        pixels_of(image.crop((0, top, image.width, min(top + rows, image.height))))
+        for top in range(0, image.height, rows)
+    )
+    first = next(strips)
+    out = np.empty((image.height, *first.shape[1:]), first.dtype)
+    out[:rows] = first
+    for top, strip in zip(range(rows, image.height, rows), strips, strict=True):
+        out[top : top + rows] = strip
+    return out
 
 
 def _reason(error: BaseException) -> str:

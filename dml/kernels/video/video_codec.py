@@ -19,6 +19,7 @@ import numpy as np
 
 from dml.base.host import vector_instructions
 from dml.base.memory_files import MemoryReader
+from dml.base.memory_turns import TURNS
 from dml.errors import PlanError
 from dml.kernels.functions.function import UnfitValue
 
@@ -27,6 +28,8 @@ Encoded: TypeAlias = "bytes | memoryview"
 MOST_PIXELS = 1 << 28
 # Containers that store whole frames with their times; in others, one packet may be half a frame.
 TIMED = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
+# Bytes of a pixel while frames are decoded: one by one, and together.
+WORKING_BYTES = 6
 # Orders of fields, of which those that a packet may have alone are not: unknown, and no fields.
 PROGRESSIVE = (0, 1)
 # Pixels by which decoders may make small frames wider, to align rows.
@@ -112,6 +115,7 @@ def frames(
         height, width = video.size
         if finish.resize is None:
             _limit(len(numbers) * height * width, finish.most_pixels)
+        TURNS.take(len(numbers) * height * width * WORKING_BYTES)
         found = video.wanted(sorted(set(numbers)), finish)
     shapes = {frame.shape for frame in found.values()}
     if len(shapes) > 1:

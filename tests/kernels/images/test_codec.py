@@ -82,7 +82,7 @@ def test_damaged_files_give_the_bytes_of_pillow_or_are_refused_as_there() -> Non
 
 
 def test_a_usual_jpeg_is_not_decoded_by_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "_pillow", lambda: pytest.fail("by Pillow"))
+    monkeypatch.setattr(codec, "pillow", lambda: pytest.fail("by Pillow"))
     for data in (jpeg(0), memoryview(jpeg(1)), jpeg(5)):
         assert decode(data, "RGB").shape[2] == 3
         assert decode(data, "L").shape[2] == 1

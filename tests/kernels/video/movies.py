@@ -81,6 +81,6 @@ def movie(
 
 def decoded(data: bytes) -> np.ndarray:
     """All frames (n, h, w, 3), decoded from the first to the last."""
-    with av.open(io.BytesIO(data), "r") as file:
+    with av.open(io.BytesIO(data), "r", metadata_errors="replace") as file:
         found = [frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)]
     return np.stack(found) if found else np.zeros((0, 0, 0, 3), np.uint8)
