@@ -83,7 +83,8 @@ class Source(Node):
     may_be_slow: bool = False
     # Reading fewer columns of a unit saves about the bytes of the others.
     columns_apart: bool = False
-    # ``rows_at`` reads any rows at a cost that does not depend on their positions.
+    # ``rows_at`` reads any rows at a cost that does not depend on their positions; all units but
+    # the last have equal numbers of rows.
     addressable: bool = False
     # Several units of one atom each can be read as one block at no extra cost.
     side_by_side: ClassVar[bool] = False
@@ -102,6 +103,13 @@ class Source(Node):
         Return None if the source does not read a list of files.
         """
         return None
+
+    def addressed(self) -> Source | None:
+        """Return an addressable source of the same rows and ids; None if there is none.
+
+        Its units may be others: only a plan that permutes all rows reads it.
+        """
+        return self if self.addressable else None
 
     @property
     def row_count(self) -> int | None:

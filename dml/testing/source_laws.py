@@ -36,8 +36,11 @@ def check_source(source: Source | DataSource, expected: pa.Table) -> None:
     check_skipping(source)
     check_projection(source)
     check_repeated(source)
-    if source.addressable:
-        check_rows_at(source)
+    addressed = source.addressed()
+    if addressed is not None:
+        check_rows_at(addressed)
+        rows, same = everything(source), everything(addressed)
+        assert named(rows) == named(same), "other units have the same rows and ids"
 
 
 def units(source: Source) -> list[Unit]:
@@ -174,6 +177,10 @@ def check_rows_at(source: Source) -> None:
             got = source.rows_at(index, columns)
             want = whole.select(columns).take(index)
             assert named(got) == named(want), "rows_at gives what read gives"
+    before = 0
+    for unit in units(source):
+        assert before == (unit.atom or 0) * unit.atom_rows, "all units but the last are equal"
+        before += unit.rows or 0
 
 
 def check_same_data(source: Source, elsewhere: Source) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from dml.errors import SourceError
 from dml.expr.node import op
 from dml.io.files.files import File, FilePart, FileSet, FileSource, listed, several, unreadable
 from dml.io.files.paths import FileKind, Paths
-from dml.io.source import ATOM_BYTES, ATOM_ROWS, Unit
+from dml.io.source import ATOM_BYTES, ATOM_ROWS, Unit, balanced
 from dml.kernels.rows.ids import RowIds
 
 KIND = FileKind("visible")
@@ -89,12 +89,30 @@ class BinarySource(FileSource):
         for file in self.files.files:
             full = self.atom_rows is None and nbytes + file.size > ATOM_BYTES
             if held and (full or len(held) == most):
-                yield _several(held, first, nbytes)
+                yield self._several(held, first, nbytes)
                 held, nbytes, first = [], 0, first + len(held)
             held.append(file)
             nbytes += file.size + ROW_BYTES
         if held:
-            yield _several(held, first, nbytes)
+            yield self._several(held, first, nbytes)
+
+    def _several(self, files: list[File], first: int, nbytes: int) -> Several:
+        each = len(files) if self.atom_rows is None else self.atom_rows
+        return Several(files[0], first, first, len(files), each, nbytes, files[-1])
+
+    @property
+    def addressable(self) -> bool:  # type: ignore[override]
+        """True if ``atom_rows`` makes units of equal numbers of files."""
+        return self.atom_rows is not None
+
+    def addressed(self) -> BinarySource:
+        """Return the same files in units of equal numbers of files."""
+        if self.addressable or not self.files.files:
+            return self
+        nbytes = sum(file.size + ROW_BYTES for file in self.files.files)
+        rows = balanced(len(self.files.files), nbytes)
+        made: BinarySource = dataclasses.replace(self, atom_rows=rows).placed(self.where)
+        return made
 
     @cached_property
     def _starts(self) -> tuple[np.ndarray, np.ndarray]:
@@ -117,11 +135,24 @@ class BinarySource(FileSource):
         return dataclasses.replace(unit, place=name, file=name)
 
     def read(self, unit: Unit, columns: tuple[str, ...], skip_atoms: int = 0) -> Iterator[Block]:
-        """Yield one block; open files only for column "bytes"; raise SourceError if one changed."""
+        """Yield one block; open files only for column "bytes"."""
         if skip_atoms:
             return
         part = self.parts[unit.index]
-        files = self.files.files[part.first_row : part.first_row + part.rows]
+        yield self._block(self.files.files[part.first_row : part.first_row + part.rows], columns)
+
+    def position_of(self, ids: RowIds) -> np.ndarray:
+        """Return the numbers of files: (n,) int64."""
+        keys, places = self._starts
+        found: np.ndarray = places[np.searchsorted(keys, ids.arrays()[0])]
+        return found
+
+    def rows_at(self, index: np.ndarray, columns: tuple[str, ...]) -> Block:
+        """Read the files with the numbers ``index`` (n,) int64, in that order."""
+        return self._block([self.files.files[n] for n in index.tolist()], columns)
+
+    def _block(self, files: Sequence[File], columns: tuple[str, ...]) -> Block:
+        """Open files for column "bytes" alone; raise SourceError if one has changed."""
         arrays = {}
         for name in columns:
             values = several(_content, files) if name == BYTES else (file.name for file in files)
@@ -131,7 +162,7 @@ class BinarySource(FileSource):
             np.array([file.key for file in files], dtype=np.uint64),
             np.zeros(len(files), dtype=np.uint64),
         )
-        yield Block(schema, tuple(arrays[name] for name in columns), ids)
+        return Block(schema, tuple(arrays[name] for name in columns), ids)
 
     def working_bytes(self, unit: Unit, columns: tuple[str, ...]) -> int:
         """Return twice the bytes of the unit's files if column "bytes" is read, else 0."""
@@ -146,10 +177,6 @@ class BinarySource(FileSource):
         paths = "" if self.include_paths else ", include_paths=False"
         atoms = "" if self.atom_rows is None else f", atom_rows={self.atom_rows}"
         return f"{self.files!r}{paths}{atoms}"
-
-
-def _several(files: list[File], first: int, nbytes: int) -> Several:
-    return Several(files[0], first, first, len(files), len(files), nbytes, files[-1])
 
 
 def _content(file: File) -> bytes:

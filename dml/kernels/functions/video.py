@@ -11,7 +11,9 @@ from dml.base.open_tensors import OpenTensor
 from dml.kernels.functions.function import Function, Kinds, Params, Rest, always
 from dml.kernels.functions.images import is_encoded
 from dml.kernels.functions.row_chain import RowChain, alone
-from dml.kernels.video.video_codec import MOST_PIXELS, libraries
+from dml.kernels.images import codec
+from dml.kernels.video import video_codec
+from dml.kernels.video.video_codec import MOST_PIXELS
 
 RATE = "rate"
 INFO = pa.struct(
@@ -50,6 +52,11 @@ def _chain() -> type[RowChain]:
     return VideoRows
 
 
+def _libraries() -> str:
+    """Return what decides the bytes of frames, and of resized ones."""
+    return f"{video_codec.libraries()} {codec.libraries()}"
+
+
 def _video(
     op: str,
     gives: Callable[[pa.DataType, Params], pa.DataType],
@@ -67,7 +74,7 @@ def _video(
         lambda params: params[-1] != "null" or (may_lack and params[0] == "at"),
         ("", "on_error='null', and drop_nulls after it"),
         vectors=True,
-        tool=libraries,
+        tool=_libraries,
         usual=usual,
     )
 

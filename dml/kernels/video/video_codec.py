@@ -113,9 +113,9 @@ def frames(
     with _opened(data, finish.most_pixels) as video:
         numbers = choose(video.count())
         height, width = video.size
-        if finish.resize is None:
-            _limit(len(numbers) * height * width, finish.most_pixels)
-        TURNS.take(len(numbers) * height * width * WORKING_BYTES)
+        large = height * width * (len(numbers) if finish.resize is None else 1)
+        _limit(large, finish.most_pixels)
+        TURNS.take(large * WORKING_BYTES)
         found = video.wanted(sorted(set(numbers)), finish)
     shapes = {frame.shape for frame in found.values()}
     if len(shapes) > 1:

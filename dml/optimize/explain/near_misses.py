@@ -99,7 +99,7 @@ def _of_shuffle(node: ShuffleAll, below: Node) -> Refused | None:
     moving = f"{node.title()} not done by reading in its order"
     if node.ranked_source is None:
         return Refused(moving, "its rows are not one to one those of a source of known length")
-    if not node.ranked_source.addressable:
+    if node.ranked_source.addressed() is None:
         return Refused(moving, f"{node.ranked_source.title()} cannot read single rows")
     for step in below.chain()[1:]:
         if not step.rows.local:

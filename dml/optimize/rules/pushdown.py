@@ -133,12 +133,12 @@ def shuffle_into_source(stage: Stage, above: tuple[Node, ...]) -> Split:
     """A source with random access is read in the order of a full shuffle."""
     match above:
         case (ShuffleAll() as node, *rest) if (
-            stage.source.addressable
-            and node.ranked_source is not None
+            node.ranked_source is not None
             and all(map(silent, stage.steps))
             and not settled_epochs(stage.steps)  # rows are stored by the unit they are from
+            and (source := stage.source.addressed()) is not None
         ):
-            return dataclasses.replace(stage, order=node), tuple(rest)
+            return dataclasses.replace(stage, source=source, order=node), tuple(rest)
     return stage, above
 
 

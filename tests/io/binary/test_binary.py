@@ -9,9 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import dml
 from dml.errors import SourceError
+from dml.io import source as io_source
 from dml.io.binary import binary
 from dml.io.binary.binary import read_binary_files
+from dml.io.files.files import File
 from dml.kernels.rows.ids import RowIds, source_key
 from dml.testing.oracle_sources import table_of
 from dml.testing.source_laws import (
@@ -39,6 +42,39 @@ def test_the_laws_hold(tmp_path: Path, atom_rows: int | None) -> None:
     assert table_of(source).units == source.unit_count
     bare = read_binary_files(tmp_path, False, atom_rows=atom_rows)
     check_source(bare, EXPECTED.select(["bytes"]))
+
+
+def test_a_full_shuffle_reads_files_in_its_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (binary, io_source):
+        monkeypatch.setattr(module, "ATOM_BYTES", 3_000)
+    files = {f"{n:03}": b"x" * (n if n < 150 else 500) for n in range(200)}
+    ds = dml.read_binary_files(written(tmp_path, files)).shuffle(seed=5).batch(4)
+    ds = ds.with_options(executor="sync", telemetry_dir="off")
+    opened: list[str] = []
+    read = binary._content
+
+    def counted(file: File) -> bytes:
+        opened.append(file.name)
+        return read(file)
+
+    monkeypatch.setattr(binary, "_content", counted)
+    found: list[str] = []
+    for batch in ds.epoch(0):
+        found += batch["path"].tolist()
+        if len(found) == 4:
+            assert len(opened) < 40
+    assert sorted(found) == list(files)
+    assert found == opened
+    assert "in the order of ShuffleAll(seed=5)" in str(ds.explain("physical"))
+    for taken in (3, 17):
+        it = iter(ds.epoch(0))
+        for _ in range(taken):
+            next(it)
+        again = iter(ds)
+        again.load_state_dict(it.state_dict())
+        assert [name for batch in again for name in batch["path"]] == found[4 * taken :]
 
 
 @pytest.mark.law
