@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # identity and the other digests are those of all its data, not only of the part.
 PROPERTIES = (
     *("row_count", "unit_count", "atom_count"),
-    *("columns_apart", "far", "addressable", "may_be_slow"),
+    *("columns_apart", "far", "addressable", "may_be_slow", "ids_apart"),
 )
 METHODS = (
     *("unit", "unit_of", "position_of", "bounds", "may_match", "changed_ns"),

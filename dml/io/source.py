@@ -88,6 +88,8 @@ class Source(Node):
     addressable: bool = False
     # Several units of one atom each can be read as one block at no extra cost.
     side_by_side: ClassVar[bool] = False
+    # The ids of the rows of a block are not consecutive.
+    ids_apart: bool = False
     # The name of a unit in error messages, and what to reduce if a unit does not fit.
     unit_name: ClassVar[str] = "row group"
     to_shrink: ClassVar[str] = "smaller row groups"

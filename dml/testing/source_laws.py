@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from dml.base.fingerprint import digest
 from dml.data.block import Block, concat, empty
+from dml.data.id_columns import RUN, written
 from dml.data.layouts import usual_column
 from dml.io.source import Source, Unit
 from dml.io.user.user_source import read_datasource
@@ -124,6 +125,9 @@ def check_ids(source: Source) -> None:
     assert len(np.unique(whole, axis=0)) == len(whole), "row ids are unique"
     bare = id_pairs(everything(source, ()))
     assert np.array_equal(whole, bare), "row ids do not depend on the columns read"
+    if not source.ids_apart:
+        every = (block.ids for unit in units(source) for block in blocks(source, unit))
+        assert all(written(ids, RUN) is not None for ids in every), "row ids are consecutive"
 
 
 def check_skipping(source: Source) -> None:

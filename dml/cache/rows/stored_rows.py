@@ -134,6 +134,9 @@ class StoredLevel(Level):
 def _form(nodes: Sequence[Node]) -> int:
     """Return the form in which a part's row ids are written, given what these steps do to rows."""
     kinds = {node.rows for node in nodes}
+    source: Any = nodes[0].chain()[0]
+    if source.ids_apart:
+        return FREE
     if kinds <= {Rows.SAME, Rows.STORED}:
         return RUN
     return PICKED if kinds <= {Rows.SAME, Rows.STORED, Rows.FEWER} else FREE

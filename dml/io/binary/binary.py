@@ -72,6 +72,7 @@ class BinarySource(FileSource):
     include_paths: bool = True
     atom_rows: int | None = None
     word: ClassVar[str] = "binary_files"
+    ids_apart: ClassVar[bool] = True  # type: ignore[misc]
 
     def infer(self) -> Schema:
         """Return the schema: column "bytes", and column "path" if requested."""

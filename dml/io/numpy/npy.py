@@ -107,6 +107,11 @@ class NumpySource(FileSource):
             yield RowSpan(file, at // rows, first, count, each, count * width, at)
 
     @property
+    def ids_apart(self) -> bool:  # type: ignore[override]
+        """True if an atom may have rows of several files."""
+        return len(self.files.files) > 1
+
+    @property
     def addressable(self) -> bool:  # type: ignore[override]
         """True unless a file is an archive or has an array in column-major order."""
         return self.files.direct
