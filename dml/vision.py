@@ -35,6 +35,9 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 # The column with the draws of a batch, of which the first decides.
 DRAW = "draw of dml.vision"
 
+# Channels that an image has at most: the axis of them is told from that of rows by it.
+MOST_CHANNELS = 4
+
 # Pipelines of the same class come back.
 D = TypeVar("D")
 
@@ -167,6 +170,9 @@ def _cutmix(  # noqa: PLR0917 - the first ones are given beforehand
 ) -> dict[str, Any]:
     rng = _generator(batch)
     images = np.array(_images(batch, image))
+    channels, other = (-3, -1) if rows == -2 else (-1, -3)
+    if images.shape[channels] > MOST_CHANNELS >= images.shape[other]:
+        raise ValueError(f"images have shape {images.shape[1:]}: layout= says CHW or HWC")
     height, width = images.shape[rows], images.shape[rows + 1]
     side = 0.5 * np.sqrt(1 - rng.beta(alpha, alpha))
     top, bottom = _part(rng, height, side)
@@ -184,10 +190,15 @@ def _part(rng: Any, length: int, side: float) -> tuple[int, int]:
 
 
 def _images(batch: dict[str, Any], name: str) -> Any:
+    if name not in batch:
+        raise KeyError(f"{name}: image= and label= name the columns, of {', '.join(batch)}")
     images = batch[name]
-    if images.dtype.kind != "f":
+    if images.dtype == object:
+        raise ValueError(f"images of column {name} have different sizes: resize them before")
+    if images.dtype.kind != "f" or images.ndim != 4:
         raise TypeError(
-            f"{name} is {images.dtype}; images are mixed as floats: normalize them before"
+            f"column {name} is {images.dtype} with shape {images.shape};"
+            " images are mixed as floats (n, c, h, w): .image.normalize(mean, std) gives them"
         )
     return images
 
@@ -199,8 +210,16 @@ def _shares(labels: Any, classes: int, share: Any) -> Any:
 
 
 def _one_hot(labels: Any, classes: int) -> Any:
-    if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= classes:
-        raise ValueError(f"labels are whole numbers from 0 to {classes - 1}, got {labels[:5]!r}")
+    if (
+        labels.dtype.kind not in "iu"
+        or labels.ndim != 1
+        or labels.min() < 0
+        or labels.max() >= classes
+    ):
+        raise ValueError(
+            f"labels are whole numbers from 0 to {classes - 1}, got {labels[:5]!r};"
+            ' read_images(..., label={"cat": 0, "dog": 1}) makes numbers of names'
+        )
     return np.eye(classes, dtype=np.float32)[labels]
 
 

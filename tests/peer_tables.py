@@ -23,6 +23,7 @@ from dml.expr.columns.namespaces.moments import Moments
 from dml.expr.columns.namespaces.strings import Strings
 from dml.expr.columns.namespaces.structs import Structs
 from dml.expr.columns.namespaces.tensors import Tensors
+from dml.expr.columns.namespaces.video import Video
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 NAMES = Path(__file__).resolve().parent / "vectors/peers"
@@ -43,6 +44,7 @@ NAMESPACES: dict[str, type] = {
     "tensor": Tensors,
     "image": Images,
     "audio": Audio,
+    "video": Video,
     "boxes": Boxes,
 }
 

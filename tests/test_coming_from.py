@@ -14,6 +14,7 @@ import pytest
 import dml
 from dml.expr.columns.namespaces.audio import Audio
 from dml.expr.columns.namespaces.images import Images
+from dml.expr.columns.namespaces.video import Video
 from tests.peer_tables import CODE, DOCS, NAMESPACES, Table, checked
 
 TABLES = {
@@ -144,7 +145,7 @@ def arguments() -> list[tuple[str, str, str]]:
 def test_arguments_that_are_told_are_not_there_and_what_is_told_is() -> None:
     assert len(arguments()) > 50
     for verb, argument, text in arguments():
-        owners = [owner for owner in (dml.Dataset, Images, dml) if verb in dir(owner)]
+        owners = [owner for owner in (dml.Dataset, Images, Video, dml) if verb in dir(owner)]
         found = getattr(owners[0], verb)
         assert argument not in inspect.signature(found).parameters
         assert not [*checked(text, dml.Dataset)], f"{verb}({argument}=)"

@@ -24,6 +24,12 @@ def images(**columns: Any) -> dml.Dataset:
     return dml.from_numpy({**given, **columns}).with_options(telemetry_dir="off")
 
 
+def uneven() -> dml.Dataset:
+    """Images of different sizes."""
+    rows = [{"image": np.zeros((3, 4 + n % 3, 5), "f4"), "label": 0} for n in range(ROWS)]
+    return dml.from_items(rows).with_options(telemetry_dir="off")
+
+
 def batches(ds: dml.Dataset, epoch: int = 0) -> list[dict[str, Any]]:
     return list(ds.epoch(epoch))
 
@@ -93,9 +99,15 @@ def test_what_cannot_be_mixed_is_refused(mix: Any) -> None:
         (images().batch(8), 3, "labels are whole numbers from 0 to 2"),
         (images(label=np.zeros(ROWS)).batch(8), 3, "labels are whole numbers"),
         (images(), CLASSES, "batches are needed"),
+        (images(label=np.array(["a"] * ROWS)).batch(8), 3, "makes numbers of names"),
+        (images().rename({"image": "x"}).batch(8), 3, "image= and label= name the columns, of "),
+        (uneven().batch(8), 3, "images of column image have different sizes"),
     ):
         with pytest.raises(UDFError, match=text):
             batches(ds.pipe(mix, classes))
+    last = images(image=np.zeros((ROWS, 12, 16, 3), "f4")).batch(8)
+    with pytest.raises(UDFError, match="layout= says CHW or HWC"):
+        batches(last.pipe(dml.vision.cutmix, CLASSES))
     for wrong in ({"classes": 0}, {"classes": 3, "alpha": 0.0}):
         with pytest.raises(PlanError):
             mix(images().batch(8), **wrong)

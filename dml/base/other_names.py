@@ -117,6 +117,8 @@ def unbound(
     except TypeError as error:
         what = str(error)
     listed = [n for n, each in own.items() if each.kind is each.POSITIONAL_OR_KEYWORD]
+    if own and not listed and not needed:
+        called = f"{verb.__name__}({next(iter(own))}=...)"
     why = f"by position it takes {', '.join(listed) or 'none'}, all others by name"
     return ArgumentError(f"{verb.__name__}: {what}", at=at, why=why, try_=called)
 

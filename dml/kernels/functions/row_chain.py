@@ -243,7 +243,7 @@ class _Encoded:
         if row in self.absent:
             raise AbsentBytes(
                 "it has no bytes, but the path of a file, which is not opened: "
-                "read_images and read_audio read files"
+                "read_images, read_audio and read_videos read files"
             )
         return self.data[self.edges[row] : self.edges[row + 1]]
 

@@ -15,15 +15,21 @@ from dml.kernels.images import codec
 from dml.kernels.video import video_codec
 from dml.kernels.video.video_codec import MOST_PIXELS
 
-RATE = "rate"
+
+def _are_numbers(kind: pa.DataType) -> bool:
+    """Return whether rows are lists of numbers, or tensors with one axis."""
+    tensor = isinstance(kind, OpenTensor | pa.FixedShapeTensorType) and len(kind.shape) == 1
+    if not tensor and not is_list(kind):
+        return False
+    return bool(pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type))
+
+
+WHOLE, REAL = pa.int64(), pa.float64()
 INFO = pa.struct(
-    (name, pa.float64() if name == RATE else pa.int64())
-    for name in ("frames", RATE, "height", "width")
+    {"frames": WHOLE, "rate": REAL, "seconds": REAL, "height": WHOLE, "width": WHOLE}.items()
 )
 VIDEO = Kinds("encoded videos, which are bytes", is_encoded)
-NUMBERS = Kinds(
-    "lists of whole numbers", lambda kind: is_list(kind) and pa.types.is_integer(kind.value_type)
-)
+NUMBERS = Kinds("lists of numbers", _are_numbers)
 COLOURS = 3
 
 
@@ -37,9 +43,9 @@ def _frames(number: int | None, size: tuple[int, int | None] | None) -> pa.DataT
 
 def _chosen(_kind: pa.DataType, params: Params) -> pa.DataType:
     rule, number, size = params[:3]
-    if rule == "at" and number is not None:
+    if rule in ("at", "times") and number is not None:
         number = len(number)
-    return _frames(None if rule == "every" else number, size)
+    return _frames(None if rule in ("every", "fps") else number, size)
 
 
 def _drawn(_kind: pa.DataType, params: Params) -> pa.DataType:
@@ -62,7 +68,6 @@ def _video(
     gives: Callable[[pa.DataType, Params], pa.DataType],
     *,
     rest: Callable[[pa.DataType], Rest] | None = None,
-    may_lack: bool = False,
     usual: Params = (None, False, MOST_PIXELS, "raise"),
 ) -> Function:
     return Function(
@@ -71,7 +76,7 @@ def _video(
         gives,
         alone(f"video.{op}", _chain, gives),
         rest,
-        lambda params: params[-1] != "null" or (may_lack and params[0] == "at"),
+        lambda params: params[-1] != "null",
         ("", "on_error='null', and drop_nulls after it"),
         vectors=True,
         tool=_libraries,
@@ -81,6 +86,6 @@ def _video(
 
 FUNCTIONS = (
     _video("info", always(INFO), usual=("raise",)),
-    _video("frames", _chosen, rest=lambda _: (NUMBERS,), may_lack=True),
+    _video("frames", _chosen, rest=lambda _: (NUMBERS,)),
     _video("random_frames", _drawn, rest=lambda _: pa.float64()),
 )

@@ -13,10 +13,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from dml.base.cached_property import cached_property
 from dml.base.host import vector_instructions
 from dml.base.memory_files import MemoryReader
 from dml.base.memory_turns import TURNS
@@ -43,10 +44,14 @@ class UnreadableVideo(UnfitValue):
 
 
 class VideoFacts(NamedTuple):
-    """Facts about the frames of a video; ``rate`` is frames in a second, on average."""
+    """Facts about the frames of a video; ``rate`` is frames in a second, on average.
+
+    ``seconds`` is the time from the first frame to the end of the last one.
+    """
 
     frames: int
     rate: float
+    seconds: float
     height: int
     width: int
 
@@ -60,6 +65,11 @@ class Finish(NamedTuple):
     resize: Callable[[np.ndarray], np.ndarray] | None = None
     upright: bool = False
     most_pixels: int = MOST_PIXELS
+
+    def shape(self, height: int, width: int) -> tuple[int, ...]:
+        """Return the shape of finished frames of a size that are not turned."""
+        frame = np.zeros((height, width, 3), np.uint8)
+        return frame.shape if self.resize is None else self.resize(frame).shape
 
     def __call__(self, frame: Any, converter: Any) -> np.ndarray:
         """Return (h, w, 3) uint8."""
@@ -93,25 +103,38 @@ def _av() -> Any:
         raise PlanError(what, why=str(error), try_=way) from None
 
 
+class FrameTimes(Protocol):
+    """What chooses frames knows of a video."""
+
+    def count(self) -> int:
+        """Return the number of frames."""
+
+    def seconds(self) -> np.ndarray:
+        """Return the time of each frame, from the first one on, and the end: (n + 1,) float64."""
+
+
 def info(data: Encoded) -> VideoFacts:
     """Return the facts about a video; raise UnreadableVideo if the bytes are none.
 
     Frames are counted: no header is trusted for their number.
     """
     with _opened(data) as video:
-        return VideoFacts(video.count(), float(video.stream.average_rate or 0), *video.size)
+        rate, seconds = float(video.stream.average_rate or 0), float(video.seconds()[-1])
+        return VideoFacts(video.count(), rate, seconds, *video.size)
 
 
 def frames(
-    data: Encoded, choose: Callable[[int], Sequence[int]], finish: Finish = AS_DECODED
+    data: Encoded, choose: Callable[[FrameTimes], Sequence[int]], finish: Finish = AS_DECODED
 ) -> np.ndarray:
-    """Return the frames that ``choose`` names, given their number, as uint8 (n, h, w, 3).
+    """Return the frames that ``choose`` names, as uint8 (n, h, w, 3).
 
     Frames are numbered from 0, in the order in which they are shown. Raise UnreadableVideo if they
     cannot be decoded, and for too many pixels.
     """
     with _opened(data, finish.most_pixels) as video:
-        numbers = choose(video.count())
+        if not video.count():
+            raise UnreadableVideo("it has no frames")
+        numbers = choose(video)
         height, width = video.size
         large = height * width * (len(numbers) if finish.resize is None else 1)
         _limit(large, finish.most_pixels)
@@ -121,7 +144,7 @@ def frames(
     if len(shapes) > 1:
         sizes = ", ".join(f"{h} x {w}" for h, w, _ in sorted(shapes))
         raise UnreadableVideo(f"its frames have different sizes: {sizes}; size= makes them equal")
-    shape = shapes.pop() if shapes else (height, width, 3)
+    shape = shapes.pop() if shapes else finish.shape(height, width)
     _limit(len(numbers) * shape[0] * shape[1], finish.most_pixels)
     out = np.empty((len(numbers), *shape), np.uint8)
     for place, number in enumerate(numbers):
@@ -162,9 +185,28 @@ class _Video:
         """Height and width."""
         return self.decoder.height, self.decoder.width
 
+    @cached_property
+    def every_time(self) -> list[int | None]:
+        """The times of all frames; all of them are decoded unless packets have times."""
+        return [*self.times] or [frame.pts for frame in self._decoded(0)]
+
     def count(self) -> int:
-        """Return the number of frames; decode all of them unless packets have times."""
-        return len(self.times) or sum(1 for _ in self._decoded(0))
+        """Return the number of frames."""
+        return len(self.every_time)
+
+    def seconds(self) -> np.ndarray:
+        """Return the time of each frame, from the first one on, and the end: (n + 1,) float64.
+
+        The last frame is shown as long as the mean frame.
+        """
+        rate = self.stream.average_rate or 1
+        times = [time for time in self.every_time if time is not None]
+        if len(times) < self.count():
+            return np.arange(self.count() + 1) / float(rate)
+        unit = self.stream.time_base
+        found = [(time - times[0]) * unit.numerator / unit.denominator for time in times]
+        end = found[-1] + float(1 / rate) if found else 0.0
+        return np.maximum.accumulate(np.array([*found, end]))
 
     def wanted(self, numbers: Sequence[int], finish: Finish) -> dict[int, np.ndarray]:
         """Return the finished frames of increasing ``numbers``."""

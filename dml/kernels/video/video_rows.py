@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from dml.kernels.functions.function import Params, UnfitValue
+from dml.kernels.functions.function import Params
 from dml.kernels.functions.row_chain import RowChain
 from dml.kernels.images import codec, steps
 from dml.kernels.images.pixels import Pixels
 from dml.kernels.rows.row_draws import RowDraws
 from dml.kernels.video import video_codec
-from dml.kernels.video.video_codec import Finish, UnreadableVideo
+from dml.kernels.video.video_codec import Finish, FrameTimes, UnreadableVideo
+
+# Most frames at a rate: damaged files claim any length.
+MOST_FRAMES = 1 << 24
 
 
 def info(data: Any, params: Params, _: Params) -> Any:
@@ -32,7 +36,8 @@ def random_frames(data: Any, params: Params, given: Params) -> Any:
     """Return frames from a random one on; the last one is repeated in a shorter video."""
     count, every, *rest = params
 
-    def choose(there: int) -> list[int]:
+    def choose(video: FrameTimes) -> list[int]:
+        there = video.count()
         start = RowDraws(given[0]).integer(max(0, there - 1 - (count - 1) * every))
         return [min(start + place * every, there - 1) for place in range(count)]
 
@@ -48,17 +53,13 @@ class VideoRows(RowChain):
     steps: ClassVar = STEPS
 
 
-def _decoded(data: Any, choose: Callable[[int], Sequence[int]], params: Sequence[Any]) -> Any:
+def _decoded(
+    data: Any, choose: Callable[[FrameTimes], Sequence[int]], params: Sequence[Any]
+) -> Any:
     size, upright, most_pixels, on_error = params
     resize = None if size is None else partial(_resized, codec.pillow(), size)
     finish = Finish(resize, upright, most_pixels)
-
-    def numbers(there: int) -> Sequence[int]:
-        if not there:
-            raise UnreadableVideo("it has no frames")
-        return choose(there)
-
-    return _or_null(on_error, lambda: video_codec.frames(data, numbers, finish))
+    return _or_null(on_error, lambda: video_codec.frames(data, choose, finish))
 
 
 def _resized(_pillow: Any, size: tuple[int, int | None], frame: np.ndarray) -> np.ndarray:
@@ -75,26 +76,47 @@ def _or_null(on_error: str, ask: Callable[[], Any]) -> Any:
         raise
 
 
-def _every(step: int, there: int) -> range:
-    return range(0, there, step)
+def _every(step: int, video: FrameTimes) -> range:
+    return range(0, video.count(), step)
 
 
-def _middles(count: int, there: int) -> list[int]:
+def _middles(count: int, video: FrameTimes) -> list[int]:
     """Return the frame in the middle of each of ``count`` equal parts."""
-    return [(2 * place + 1) * there // (2 * count) for place in range(count)]
+    return [(2 * place + 1) * video.count() // (2 * count) for place in range(count)]
 
 
-def _named(numbers: Any, there: int) -> list[int]:
+def _named(numbers: Sequence[Any], video: FrameTimes) -> list[int]:
     """Return the numbers, those below 0 counted from the end."""
-    found = [int(each) for each in numbers]
-    for number in found:
-        if not -there <= number < there:
-            raise UnfitValue(f"it has {there} frames, and no frame {number}")
-    return [number % there for number in found]
+    there = video.count()
+    for number in numbers:
+        if not -there <= number < there or number != int(number):
+            raise UnreadableVideo(f"it has {there} frames, and no frame {number}")
+    return [int(number) % there for number in numbers]
 
 
-RULES: dict[str, Callable[[Any, int], Sequence[int]]] = {
+def _shown(times: Sequence[Any], video: FrameTimes) -> list[int]:
+    """Return the frames that are shown at times, in seconds from the first frame on."""
+    seconds = video.seconds()
+    for time in times:
+        if not 0 <= time < seconds[-1]:
+            raise UnreadableVideo(f"it has {seconds[-1]:g} seconds, and no frame at {time}")
+    found: list[int] = (np.searchsorted(seconds, times, side="right") - 1).tolist()
+    return found
+
+
+def _paced(fps: float, video: FrameTimes) -> list[int]:
+    """Return the frames that are shown ``fps`` times a second."""
+    end = video.seconds()[-1]
+    if end * fps > MOST_FRAMES:
+        raise UnreadableVideo(f"it has {end:g} seconds")
+    times = np.arange(math.ceil(end * fps)) / fps
+    return _shown(times[times < end].tolist(), video)
+
+
+RULES: dict[str, Callable[[Any, FrameTimes], Sequence[int]]] = {
     "at": _named,
+    "times": _shown,
     "every": _every,
+    "fps": _paced,
     "count": _middles,
 }

@@ -21,6 +21,7 @@ FACTS = pa.struct(
     [
         ("frames", pa.int64()),
         ("rate", pa.float64()),
+        ("seconds", pa.float64()),
         ("height", pa.int64()),
         ("width", pa.int64()),
     ]
@@ -62,7 +63,9 @@ def informed(given: Any, on_error: str) -> Any:
 
     def ask() -> Any:
         found, rate, (height, width) = _all(given)
-        return {"frames": len(found), "rate": rate, "height": height, "width": width}
+        end = _times(found, rate)[-1]
+        size = {"height": height, "width": width}
+        return {"frames": len(found), "rate": rate, "seconds": end, **size}
 
     return _or_null(on_error, ask)
 
@@ -71,15 +74,21 @@ def shown(given: Any, *params: Any) -> Any:
     """Return the frames of a rule."""
     *listed, rule, number, size, upright, most, on_error = params
 
-    def choose(there: int) -> list[int]:
+    def choose(found: list[Any], rate: float) -> list[int]:
+        there, times = len(found), _times(found, rate)
         if rule == "every":
             return list(range(0, there, number))
         if rule == "count":
             return [int((place + 0.5) * there / number) for place in range(number)]
+        if rule == "fps":
+            wanted = [k / number for k in range(int(times[-1] * number) + 2)]
+            return [_at(times, time) for time in wanted if time < times[-1]]
         named = list(listed[0] if listed else number)
-        if any(n is None or n >= there or n < -there for n in named):
-            raise CastFailed("no such frame")
-        return named
+        if rule == "times":
+            return [_at(times, time) for time in named]
+        if any(n is None or n >= there or n < -there or n != int(n) for n in named):
+            raise _UnreadableError
+        return [int(n) for n in named]
 
     return _or_null(on_error, lambda: _picked(given, choose, size, upright=upright, most=most))
 
@@ -96,7 +105,8 @@ def clip(  # noqa: PLR0917 - as written
 ) -> Any:
     """Return frames from a random one on."""
 
-    def choose(there: int) -> list[int]:
+    def choose(found: list[Any], _rate: float) -> list[int]:
+        there = len(found)
         spare = max(0, there - 1 - (count - 1) * every)
         start = min(int(numbers(draw)() * (spare + 1)), spare)
         return [min(start + place * every, there - 1) for place in range(count)]
@@ -105,25 +115,45 @@ def clip(  # noqa: PLR0917 - as written
 
 
 def _picked(
-    given: Any, choose: Callable[[int], list[int]], size: Any, *, upright: bool, most: int
+    given: Any, choose: Callable[..., list[int]], size: Any, *, upright: bool, most: int
 ) -> np.ndarray:
-    found, _, (height, width) = _all(given)
+    found, rate, (height, width) = _all(given)
     if not found:
         raise _UnreadableError
-    places = choose(len(found))
+    places = choose(found, rate)
     last = max((n % len(found) for n in places), default=-1)
     if any(frame.is_corrupt for frame in found[: last + 1]):
         raise _UnreadableError
     arrays = [_pixels(found[n], size, upright=upright) for n in places]
     if sum(a.shape[0] * a.shape[1] for a in arrays) > most or len({a.shape for a in arrays}) > 1:
         raise _UnreadableError
-    return np.stack(arrays) if arrays else np.zeros((0, height, width, 3), np.uint8)
+    if arrays:
+        return np.stack(arrays)
+    return _resized(np.zeros((height, width, 3), np.uint8), size)[None][:0]
+
+
+def _times(found: list[Any], rate: float) -> list[float]:
+    """Return the time of each frame, and the end."""
+    rate = rate or 1.0
+    if any(frame.pts is None for frame in found):
+        return [n / rate for n in range(len(found) + 1)]
+    times = [float((frame.pts - found[0].pts) * frame.time_base) for frame in found]
+    return [*times, times[-1] + 1 / rate] if times else [0.0]
+
+
+def _at(times: list[float], time: Any) -> int:
+    """Return the last frame that is shown no later."""
+    if time is None or not 0 <= time < times[-1]:
+        raise _UnreadableError
+    return max(place for place, begin in enumerate(times[:-1]) if begin <= time)
 
 
 def _pixels(frame: Any, size: Any, *, upright: bool) -> np.ndarray:
     array: np.ndarray = frame.to_ndarray(format="rgb24")
-    if upright:
-        array = np.rot90(array, frame.rotation // 90)
+    return _resized(np.rot90(array, frame.rotation // 90) if upright else array, size)
+
+
+def _resized(array: np.ndarray, size: Any) -> np.ndarray:
     if size is None:
         return array
     height, width = size
@@ -146,14 +176,17 @@ def _of(number: int | None, size: Any) -> pa.DataType:
 
 def _of_rule(_kind: pa.DataType, params: Params) -> pa.DataType:
     rule, number, size = params[:3]
-    if rule == "at":
+    if rule in ("at", "times"):
         return _of(None if number is None else len(number), size)
     return _of(number if rule == "count" else None, size)
 
 
-def _whole_lists(kind: pa.DataType) -> bool:
+def _lists(kind: pa.DataType) -> bool:
+    tensor = isinstance(kind, OpenTensor | pa.FixedShapeTensorType) and len(kind.shape) == 1
     listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    return bool(listed and pa.types.is_integer(kind.value_type))
+    if not (tensor or listed or pa.types.is_fixed_size_list(kind)):
+        return False
+    return bool(pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type))
 
 
 def _form(d: Draw) -> dict[str, Any]:
@@ -167,7 +200,10 @@ def _form(d: Draw) -> dict[str, Any]:
 
 def _rule(d: Draw) -> dict[str, Any]:
     return d.choice(
-        [{"at": (0, -1)}, {"at": (3, 1, 1)}, {"at": ()}, {"every": 3}, {"count": 4}, {"count": 1}]
+        [
+            *({"at": (0, -1)}, {"at": (3, 1, 1)}, {"at": ()}, {"every": 3}, {"count": 4}),
+            *({"times": (0, 0.16, 0.3)}, {"times": (2.0,)}, {"fps": 7.0}, {"fps": 50}),
+        ]
     )
 
 
@@ -185,7 +221,7 @@ MEANINGS = (
         _of_rule,
         shown,
         lambda d, c: c.video.frames(**_rule(d), **_form(d)),
-        rest=lambda _: (_whole_lists,),
+        rest=lambda _: (_lists,),
     ),
     FunctionMeaning(
         "video.random_frames",

@@ -16,7 +16,7 @@ import pytest
 
 from dml.errors import PlanError
 from dml.kernels.video import video_codec
-from dml.kernels.video.video_codec import Finish, UnreadableVideo, frames, info
+from dml.kernels.video.video_codec import Finish, FrameTimes, UnreadableVideo, frames, info
 from tests.kernels.video.movies import FORMS, decoded, movie
 from tests.sampling import amount
 
@@ -24,8 +24,12 @@ from tests.sampling import amount
 TIMED = ("h264", "h264 in Matroska", "hevc", "vp9", "av1", "mpeg4", "ffv1")
 
 
-def _these(numbers: list[int], _there: int) -> list[int]:
+def _these(numbers: list[int], _video: FrameTimes) -> list[int]:
     return numbers
+
+
+def _each(video: FrameTimes) -> range:
+    return range(video.count())
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -36,12 +40,14 @@ def test_a_frame_is_the_same_from_any_place(form: str) -> None:
     for _ in range(amount(30, 2_500)):
         numbers = draw.choices(range(len(wanted)), k=draw.choice([1, 1, 2, 5]))
         assert frames(data, partial(_these, numbers)).tobytes() == wanted[numbers].tobytes()
-    assert frames(data, range).tobytes() == wanted.tobytes()
+    assert frames(data, _each).tobytes() == wanted.tobytes()
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_facts_are_those_of_the_frames(form: str) -> None:
-    assert info(movie(form)) == (30, 25.0, 64, 96)
+    found = info(movie(form))
+    assert found.seconds == pytest.approx(1.2, abs=0.002)
+    assert found == (30, 25.0, found.seconds, 64, 96)
 
 
 @pytest.mark.parametrize("form", TIMED)
@@ -70,14 +76,15 @@ def test_decoding_starts_at_the_key_frame_before(
 def test_empty_lists_and_limits() -> None:
     data = movie()
     assert frames(data, lambda _: []).shape == (0, 64, 96, 3)
+    assert frames(data, lambda _: [], Finish(lambda frame: frame[:8, :9])).shape == (0, 8, 9, 3)
     enough = Finish(most_pixels=2 * 64 * 96)
     assert frames(data, lambda _: [0, 9], enough).shape == (2, 64, 96, 3)
     with pytest.raises(UnreadableVideo, match="have 12288 pixels; max_pixels is 12287"):
         frames(data, lambda _: [0, 9], enough._replace(most_pixels=2 * 64 * 96 - 1))
     small = Finish(lambda frame: frame[:8, :8], most_pixels=64 * 96)
-    assert frames(data, range, small).shape == (30, 8, 8, 3)
+    assert frames(data, _each, small).shape == (30, 8, 8, 3)
     with pytest.raises(UnreadableVideo):  # the decoder refuses each frame
-        frames(data, range, small._replace(most_pixels=64 * 95))
+        frames(data, _each, small._replace(most_pixels=64 * 95))
 
 
 def test_what_is_no_video_is_refused() -> None:
@@ -104,7 +111,7 @@ def test_damaged_videos_are_decoded_as_from_the_start_or_refused(form: str) -> N
         else:
             damaged[draw.randrange(len(damaged))] ^= 1 << draw.randrange(8)
         try:
-            found = frames(bytes(damaged), range)
+            found = frames(bytes(damaged), _each)
         except UnreadableVideo:
             refused += 1
             continue

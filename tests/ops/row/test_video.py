@@ -45,6 +45,8 @@ def test_rules_name_frames() -> None:
         third=col("video").video.frames(every=3),
         middle=col("video").video.frames(count=5),
         small=col("video").video.frames(at=[2], size=16),
+        timed=col("video").video.frames(times=[0, 0.21, 0.04]),
+        paced=col("video").video.frames(fps=10),
     )
     for row, data in zip(ds.with_options(**QUIET), videos(), strict=True):
         every = decoded(data)
@@ -53,6 +55,9 @@ def test_rules_name_frames() -> None:
         assert row["third"].tobytes() == every[::3].tobytes()
         wanted = [int((n + 0.5) * there / 5) for n in range(5)]
         assert row["middle"].tobytes() == every[wanted].tobytes()
+        assert row["timed"].tobytes() == every[[0, 5, 1]].tobytes()
+        paced = [int(n * 2.5 + 1e-9) for n in range(there) if n * 2.5 < there]
+        assert row["paced"].tobytes() == every[paced].tobytes()
         small = Image.fromarray(every[2]).resize((24, 16), Image.Resampling.BILINEAR)
         assert row["small"].tobytes() == np.asarray(small).tobytes()
 
@@ -60,16 +65,26 @@ def test_rules_name_frames() -> None:
 def test_numbers_may_be_a_column() -> None:
     numbers = [[n % 9, 0] for n in range(ROWS)]
     ds = dml.from_arrow(pa.table({"v": pa.array(videos(), pa.binary()), "n": numbers}))
-    ds = ds.with_columns(v=col("v").video.frames(at=col("n")))
+    ds = ds.with_columns(
+        v=col("v").video.frames(at=col("n")),
+        t=col("v").video.frames(times=col("n").list.eval(dml.element() * 0.04)),
+    )
     for row, data, asked in zip(ds.with_options(**QUIET), videos(), numbers, strict=True):
-        assert row["v"].tobytes() == decoded(data)[asked].tobytes()
-    with pytest.raises(SchemaError, match="lists of whole numbers"):
+        assert row["v"].tobytes() == row["t"].tobytes() == decoded(data)[asked].tobytes()
+    with pytest.raises(SchemaError, match="lists of numbers"):
         table().with_columns(v=col("video").video.frames(at=col("k"))).schema  # noqa: B018
 
 
 def test_facts_come_from_the_frames() -> None:
     rows = table().with_columns(i=col("video").video.info()).select("i").with_options(**QUIET)
-    assert next(iter(rows))["i"] == {"frames": 30, "rate": 25.0, "height": 64, "width": 96}
+    assert next(iter(rows))["i"] == {
+        "frames": 30,
+        "rate": 25.0,
+        "seconds": 1.2,
+        "height": 64,
+        "width": 96,
+    }
+    assert table().filter(col("video").video.duration() > 0.5).count() == ROWS * 2 // 3
     long = table().filter(col("video").video.info().struct.field("frames") > 10)
     assert long.count() == ROWS * 2 // 3
 
@@ -139,13 +154,33 @@ def test_a_frame_that_is_not_there_is_an_error_of_its_row() -> None:
     ds = table().with_columns(v=col("video").video.frames(at=[20])).with_options(**QUIET)
     with pytest.raises(CastError, match="it has 9 frames, and no frame 20"):
         list(ds)
+    late = table().with_columns(v=col("video").video.frames(times=[0.5])).with_options(**QUIET)
+    with pytest.raises(CastError, match=r"it has 0\.36 seconds, and no frame at 0\.5"):
+        list(late)
+    for rule in ({"at": [20]}, {"times": [0.8]}):
+        made = col("video").video.frames(**rule, on_error="null")
+        kept = table().with_columns(v=made).drop_nulls("v")
+        assert kept.count() == ROWS // 3
+
+
+def test_numbers_may_have_nulls_and_none() -> None:
+    data = {"v": videos(4), "n": [[0, None], [], None, [1]]}
+    ds = dml.from_arrow(pa.table(data, pa.schema({"v": pa.binary(), "n": pa.list_(pa.int64())})))
+    made = col("v").video.frames(at=col("n"), size=(8, 8), on_error="null")
+    rows = [row["v"] for row in ds.with_columns(v=made).with_options(**QUIET)]
+    assert [None if row is None else row.shape for row in rows] == [
+        *(None, (0, 8, 8, 3), None, (1, 8, 8, 3))
+    ]
 
 
 @pytest.mark.parametrize(
     ("given", "text"),
     [
         ({}, "frames has no rule"),
-        ({"every": 2, "count": 3}, "frames has every and count"),
+        ({"every": 2, "count": 3}, "frames has count and every"),
+        ({"fps": 0}, "fps of frames"),
+        ({"times": ["a"]}, "a time of frames"),
+        ({"times": 3}, "times is 3"),
         ({"count": 0}, "count of frames"),
         ({"at": 3}, "at is 3"),
         ({"at": ["a"]}, "a number in at"),
