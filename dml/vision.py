@@ -101,7 +101,7 @@ def mixup(
 ) -> D:
     """Mix each image of a batch, and its label, with the one before (Zhang et al. 2018).
 
-    ``ds.batch(256).pipe(dml.vision.mixup, 1000)`` gives float32 images ``share * x[i] +
+    ``ds.batch(256).pipe(dml.vision.mixup, 1000)`` gives images ``share * x[i] +
     (1 - share) * x[i - 1]``, and labels (n, classes) that are mixed alike. ``share`` is drawn from
     Beta(``alpha``, ``alpha``) by seed, epoch and batch. Images are floats, labels whole numbers
     below ``classes`` or already shares (n, classes).
@@ -205,7 +205,9 @@ def _images(batch: dict[str, Any], name: str) -> Any:
 
 def _shares(labels: Any, classes: int, share: Any) -> Any:
     """Return shares of classes (n, classes) float32, mixed with those of the row before."""
-    shares = labels if labels.ndim == 2 else _one_hot(labels, classes)
+    shares = labels if labels.ndim == 2 and labels.dtype.kind == "f" else _one_hot(labels, classes)
+    if shares.shape[1] != classes:
+        raise ValueError(f"labels are shares of {shares.shape[1]} classes, not of {classes}")
     return (shares * share + np.roll(shares, 1, axis=0) * (1 - share)).astype(np.float32)
 
 

@@ -101,6 +101,8 @@ def test_what_cannot_be_mixed_is_refused(mix: Any) -> None:
         (images(), CLASSES, "batches are needed"),
         (images(label=np.array(["a"] * ROWS)).batch(8), 3, "makes numbers of names"),
         (images().rename({"image": "x"}).batch(8), 3, "image= and label= name the columns, of "),
+        (images(label=np.zeros((ROWS, 7), "f4")).batch(8), 3, "shares of 7 classes, not of 3"),
+        (images(label=np.zeros((ROWS, 1), "i8")).batch(8), 3, "labels are whole numbers"),
         (uneven().batch(8), 3, "images of column image have different sizes"),
     ):
         with pytest.raises(UDFError, match=text):

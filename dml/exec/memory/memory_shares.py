@@ -31,8 +31,9 @@ HELD_SHARE = {0: 0.0, 1: 0.15, 2: 0.3}
 DELIVERY_SHARE = 0.1
 # The part of a plan's limit for its caches, if it has any; the other uses divide the rest.
 KEPT_SHARE = 0.5
-# The part of a plan's limit, at most, for large images, sounds and videos while they are decoded.
-TURNS_SHARE = 0.5
+# The part of the bytes of stages, at most, for large images, sounds and videos while they are
+# decoded; smaller limits have no such part, since a large image would exceed them by itself.
+TURNS_SHARE, TURNS_FROM = 0.5, 128 * MIB
 SLOW = attrgetter("slow")
 # Partitions are so small that this many fit per worker, and no larger than suits processor caches.
 PARTITIONS_PER_WORKER = 6
@@ -237,10 +238,10 @@ def divided(plan: Plan, limit_bytes: int, workers: int, target_bytes: int | None
     holders = [node.gathers for node in plan.stream]
     held_share = HELD_SHARE[max(holders, default=0)]
     stage = int(usable * (1 - held_share - DELIVERY_SHARE))
-    if any(map(SLOW, plan.operators)):
+    if limit_bytes >= TURNS_FROM and any(map(SLOW, plan.operators)):
         from dml.base.memory_turns import MOST_BYTES  # noqa: PLC0415 - few programs need it
 
-        stage -= min(MOST_BYTES, int(usable * TURNS_SHARE))
+        stage -= min(MOST_BYTES, int(stage * TURNS_SHARE))
     stage = min(stage, workers * MOST_PER_WORKER)
     whole = min(MOST_WHOLE, stage // workers // WHOLES_PER_WORKER)
     working = working_bytes(plan, whole)

@@ -7,7 +7,6 @@ of results.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,6 +17,7 @@ from dml.base.memory_turns import TURNS
 from dml.base.open_tensors import OpenTensor, arrays_in, column_of
 from dml.kernels.functions.chain_pass import Chaining
 from dml.kernels.functions.function import Function, Params, UnfitFailure, UnfitValue
+from dml.kernels.functions.lists import lists_of
 from dml.kernels.program import Program
 from dml.kernels.program import Step as ProgramStep
 from dml.kernels.vec import Register, Vec, from_arrow
@@ -218,9 +218,10 @@ def _rows(column: Register) -> tuple[Any, np.ndarray]:
     if isinstance(column.type, OpenTensor):
         return arrays_in(column), valid
     if is_list(column.type):
-        ends = column.offsets.to_numpy()
-        flat = column.values.to_numpy(zero_copy_only=False)
-        return [flat[start:stop] for start, stop in pairwise(ends)], valid
+        found = lists_of(column)
+        flat = found.values.to_numpy(zero_copy_only=False)
+        pairs = zip(found.starts.tolist(), found.lengths.tolist(), strict=True)
+        return [flat[start : start + count] for start, count in pairs], valid
     if pa.types.is_struct(column.type):
         column = column.field("bytes")
         absent = valid & column.is_null().to_numpy(zero_copy_only=False)

@@ -158,9 +158,10 @@ def _jpeg(data: Encoded, mode: str, most_pixels: int) -> np.ndarray | None:
     if header is None:
         return None
     height, width, space, _ = header
-    _begun(height, width, most_pixels)
+    _limit(height, width, most_pixels)
     if space not in ("YCbCr", "Gray", "RGB"):
         return None  # inverted or not, CMYK is left to Pillow
+    _begun(height, width, most_pixels)
     grey = mode == "L"
     try:
         found: np.ndarray = simplejpeg().decode_jpeg(

@@ -1,13 +1,15 @@
 """Frames of encoded videos are decoded by FFmpeg, through PyAV, as decoding from the start does.
 
 In files that name the time of each frame, decoding starts at the last key frame before a frame that
-is asked for. Packets are given to the decoder one by one, so no demuxer has to seek.
+is asked for. Packets are given to the decoder one by one, so no demuxer has to seek. The container
+is told by the first bytes: FFmpeg's own search also knows lists of other files and of addresses.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,20 +25,32 @@ from dml.base.memory_files import MemoryReader
 from dml.base.memory_turns import TURNS
 from dml.errors import PlanError
 from dml.kernels.functions.function import UnfitValue
+from dml.kernels.images.resample_filters import Resize, resize, short_side
 
 Encoded: TypeAlias = "bytes | memoryview"
 # Most pixels of all frames that are asked for, unless the user gives another number.
 MOST_PIXELS = 1 << 28
-# Containers that store whole frames with their times; in others, one packet may be half a frame.
-TIMED = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
+# Containers by their first bytes: place, bytes, and FFmpeg's name.
+CONTAINERS = (
+    *((4, word, "mov") for word in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")),
+    (0, b"\x1a\x45\xdf\xa3", "matroska"),
+    (8, b"AVI ", "avi"),
+    (0, b"FLV", "flv"),
+    (0, b"OggS", "ogg"),
+    (0, b"\x30\x26\xb2\x75", "asf"),
+    (0, b"\0\0\x01\xba", "mpeg"),
+    (0, b"\0\0\x01\xb3", "mpegvideo"),
+    (188, b"G", "mpegts"),  # the second packet
+)
+# Those that store whole frames with their times; in others, one packet may be half a frame. And
+# codecs whose decoders can begin at any key frame, and tell if it is none.
+TIMED, JUMPING = ("mov", "matroska"), ("h264", "hevc", "vp9", "av1")
+# The order of fields of frames that have none; a field may be a packet.
+PROGRESSIVE = 1
+# Pixels by which decoders may make small frames wider, to align rows; FFmpeg's largest number.
+PADDING, INT_MAX = 1 << 16, (1 << 31) - 1
 # Bytes of a pixel while frames are decoded: one by one, and together.
 WORKING_BYTES = 6
-# Orders of fields, of which those that a packet may have alone are not: unknown, and no fields.
-PROGRESSIVE = (0, 1)
-# Pixels by which decoders may make small frames wider, to align rows.
-PADDING = 1 << 16
-# Turns of frames, in degrees to the left.
-QUARTER = 90
 
 
 class UnreadableVideo(UnfitValue):
@@ -57,26 +71,44 @@ class VideoFacts(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """What is done with frames: they are turned as the file says, and resized.
+    """What is done with frames: they are turned as the file says, and resized to ``size``.
 
-    Together they have at most ``most_pixels`` then, and each of them before.
+    ``size`` is height and width, or the shorter side and None. Together the frames have at most
+    ``most_pixels`` then, and each of them before.
     """
 
-    resize: Callable[[np.ndarray], np.ndarray] | None = None
+    size: tuple[int, int | None] | None = None
     upright: bool = False
     most_pixels: int = MOST_PIXELS
 
-    def shape(self, height: int, width: int) -> tuple[int, ...]:
-        """Return the shape of finished frames of a size that are not turned."""
-        frame = np.zeros((height, width, 3), np.uint8)
-        return frame.shape if self.resize is None else self.resize(frame).shape
+    def sides(self, height: int, width: int) -> tuple[int, int]:
+        """Return height and width of a finished frame."""
+        if self.size is None:
+            return height, width
+        high, wide = self.size
+        return short_side((height, width), high) if wide is None else (high, wide)
 
     def __call__(self, frame: Any, converter: Any) -> np.ndarray:
         """Return (h, w, 3) uint8."""
         found: np.ndarray = converter.reformat(frame, format="rgb24", threads=1).to_ndarray()
-        if self.upright and frame.rotation:
-            found = np.rot90(found, round(frame.rotation / QUARTER) % 4)
-        return found if self.resize is None else self.resize(found)
+        if self.upright:
+            found = _turned(found, frame)
+        if self.size is None:
+            return found
+        return resize(found, Resize(*self.sides(*found.shape[:2])))
+
+
+def _turned(array: np.ndarray, frame: Any) -> np.ndarray:
+    """Return a frame as its display matrix says, if that only turns and mirrors it."""
+    given = frame.side_data.get("DISPLAYMATRIX")
+    if given is None:
+        return array
+    a, b, _, c, d = np.frombuffer(bytes(given), "<i4").tolist()[:5]
+    if a and d and not (b or c):
+        return array[:: 1 if d > 0 else -1, :: 1 if a > 0 else -1]
+    if b and c and not (a or d):
+        return array.transpose(1, 0, 2)[:: 1 if b > 0 else -1, :: 1 if c > 0 else -1]
+    return array
 
 
 AS_DECODED = Finish()
@@ -124,29 +156,34 @@ def info(data: Encoded) -> VideoFacts:
 
 
 def frames(
-    data: Encoded, choose: Callable[[FrameTimes], Sequence[int]], finish: Finish = AS_DECODED
+    data: Encoded,
+    choose: Callable[[FrameTimes], Sequence[int]],
+    finish: Finish = AS_DECODED,
+    known: int = 0,
 ) -> np.ndarray:
-    """Return the frames that ``choose`` names, as uint8 (n, h, w, 3).
+    """Return the frames that ``choose`` names, at least ``known``, as uint8 (n, h, w, 3).
 
     Frames are numbered from 0, in the order in which they are shown. Raise UnreadableVideo if they
     cannot be decoded, and for too many pixels.
     """
-    with _opened(data, finish.most_pixels) as video:
+    most = finish.most_pixels
+    with _opened(data, most) as video:
         if not video.count():
             raise UnreadableVideo("it has no frames")
+        each, height, width = math.prod(video.size), *finish.sides(*video.size)
+        _limit(max(each, known * height * width), most)
         numbers = choose(video)
-        height, width = video.size
-        large = height * width * (len(numbers) if finish.resize is None else 1)
-        _limit(large, finish.most_pixels)
-        TURNS.take(large * WORKING_BYTES)
-        found = video.wanted(sorted(set(numbers)), finish)
+        _limit(len(numbers) * height * width, most)
+        TURNS.take((each + len(numbers) * height * width) * WORKING_BYTES)
+        found = video.from_keys(numbers, finish) if video.times else None
+    if found is None:  # by another decoder, since some keep pictures of the pass before
+        with _opened(data, most) as video:
+            found = video.from_start(numbers, finish)
     shapes = {frame.shape for frame in found.values()}
     if len(shapes) > 1:
         sizes = ", ".join(f"{h} x {w}" for h, w, _ in sorted(shapes))
         raise UnreadableVideo(f"its frames have different sizes: {sizes}; size= makes them equal")
-    shape = shapes.pop() if shapes else finish.shape(height, width)
-    _limit(len(numbers) * shape[0] * shape[1], finish.most_pixels)
-    out = np.empty((len(numbers), *shape), np.uint8)
+    out = np.empty((len(numbers), *(shapes.pop() if shapes else (height, width, 3))), np.uint8)
     for place, number in enumerate(numbers):
         out[place] = found[number]
     return out
@@ -166,10 +203,19 @@ class _Video:
             raise UnreadableVideo("it has no video that can be decoded")
         self.decoder = self.stream.codec_context
         self.decoder.thread_type, self.decoder.thread_count = "NONE", 1
-        self.decoder.options = {"max_pixels": str(2 * most_pixels + PADDING)}
+        self.decoder.options = {"max_pixels": str(min(2 * most_pixels + PADDING, INT_MAX))}
+        self.size = self.decoder.height, self.decoder.width
         self.packets = [packet for packet in container.demux(self.stream) if packet.size]
-        whole_frames = self.decoder.field_order in PROGRESSIVE
-        self.times = self._shown_at() if whole_frames and container.format.name in TIMED else []
+        self.times = self._shown_at() if self._jumps(container) else []
+
+    def _jumps(self, container: Any) -> bool:
+        """Return whether each packet is a frame that is shown, and decoding may begin at keys."""
+        codec = self.decoder.codec.canonical_name
+        if not container.format.name.startswith(TIMED) or codec not in JUMPING:
+            return False
+        if codec == "h264" and self.decoder.field_order != PROGRESSIVE:
+            return False
+        return codec != "vp9" or all(map(_is_shown, self.packets))
 
     def _shown_at(self) -> list[int]:
         """Return the times of all frames in order; [] unless each packet has one of its own."""
@@ -179,11 +225,6 @@ class _Video:
         found = sorted(set(times))
         whole = len(found) == len(times) and found[:1] == times[:1]
         return found if whole and all(packet.is_keyframe for packet in self.packets[:1]) else []
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width."""
-        return self.decoder.height, self.decoder.width
 
     @cached_property
     def every_time(self) -> list[int | None]:
@@ -208,14 +249,19 @@ class _Video:
         end = found[-1] + float(1 / rate) if found else 0.0
         return np.maximum.accumulate(np.array([*found, end]))
 
-    def wanted(self, numbers: Sequence[int], finish: Finish) -> dict[int, np.ndarray]:
-        """Return the finished frames of increasing ``numbers``."""
-        if self.times:
-            by_runs = (self._from_key(start, run) for start, run in self._runs(numbers))
-            try:
-                return _finished(chain.from_iterable(by_runs), finish)
-            except UnreadableVideo:
-                pass  # some decoders need more than the key frame; damage is met again below
+    def from_keys(self, numbers: Sequence[int], finish: Finish) -> dict[int, np.ndarray] | None:
+        """Return finished frames, decoded from key frames on; None where that fails.
+
+        Whether it is an error is found by decoding from the start.
+        """
+        runs = (self._from_key(start, run) for start, run in self._runs(sorted(set(numbers))))
+        try:
+            return _finished(chain.from_iterable(runs), finish)
+        except UnreadableVideo:
+            return None
+
+    def from_start(self, numbers: Sequence[int], finish: Finish) -> dict[int, np.ndarray]:
+        """Return finished frames, decoded from the first packet on; nothing was decoded before."""
         return _finished(self._from_start(numbers), finish)
 
     def _from_start(self, numbers: Sequence[int]) -> Iterator[tuple[int, Any]]:
@@ -261,7 +307,8 @@ class _Video:
 
     def _decoded(self, start: int) -> Iterator[Any]:
         """Yield frames from packet ``start`` on; raise UnreadableVideo where that fails."""
-        self.decoder.flush_buffers()
+        if start:
+            self.decoder.flush_buffers()
         try:
             for packet in chain(self.packets[start:], (None,)):
                 yield from self.decoder.decode(packet)
@@ -283,6 +330,16 @@ def _finished(numbered: Iterable[tuple[int, Any]], finish: Finish) -> dict[int, 
     return found
 
 
+def _is_shown(packet: Any) -> bool:
+    """Return whether a packet of VP9 has a frame that is shown (bitstream specification, 7.2)."""
+    data = memoryview(packet)
+    if data[-1] & 0xE0 == 0xC0:  # several frames, of which one is shown
+        return True
+    at = 3 if data[0] & 0x30 != 0x30 else 2
+    existing, shown = data[0] >> at & 1, data[0] >> (at - 2) & 1
+    return bool(existing or shown)
+
+
 def _check(frame: Any) -> None:
     """Raise UnreadableVideo for a frame of which the decoder guessed a part."""
     if frame.is_corrupt:
@@ -292,9 +349,12 @@ def _check(frame: Any) -> None:
 @contextmanager
 def _opened(data: Encoded, most_pixels: int = MOST_PIXELS) -> Iterator[_Video]:
     """Open a video; raise UnreadableVideo for bytes that are none."""
-    av = _av()
+    av, start = _av(), bytes(data[:189])
+    found = (name for at, word, name in CONTAINERS if start.startswith(word, at))
+    if (name := next(found, None)) is None:
+        raise UnreadableVideo("its first bytes are those of no container of videos that is known")
     try:
-        container = av.open(MemoryReader(data), metadata_errors="replace")
+        container = av.open(MemoryReader(data), "r", name, metadata_errors="replace")
     except (av.FFmpegError, ValueError) as error:
         raise UnreadableVideo(_reason(error)) from None
     with container:

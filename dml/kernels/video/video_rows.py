@@ -11,8 +11,7 @@ import numpy as np
 
 from dml.kernels.functions.function import Params
 from dml.kernels.functions.row_chain import RowChain
-from dml.kernels.images import codec, steps
-from dml.kernels.images.pixels import Pixels
+from dml.kernels.images import codec
 from dml.kernels.rows.row_draws import RowDraws
 from dml.kernels.video import video_codec
 from dml.kernels.video.video_codec import Finish, FrameTimes, UnreadableVideo
@@ -29,7 +28,8 @@ def info(data: Any, params: Params, _: Params) -> Any:
 def frames(data: Any, params: Params, given: Params) -> Any:
     """Return the frames that the parameters, or the row's list, name."""
     rule, number, *rest = params
-    return _decoded(data, partial(RULES[rule], given[0] if given else number), rest)
+    choose = partial(RULES[rule], given[0] if given else number)
+    return _decoded(data, choose, rest, number if rule == "count" else 0)
 
 
 def random_frames(data: Any, params: Params, given: Params) -> Any:
@@ -41,7 +41,7 @@ def random_frames(data: Any, params: Params, given: Params) -> Any:
         start = RowDraws(given[0]).integer(max(0, there - 1 - (count - 1) * every))
         return [min(start + place * every, there - 1) for place in range(count)]
 
-    return _decoded(data, choose, rest)
+    return _decoded(data, choose, rest, count)
 
 
 STEPS = {"video.info": info, "video.frames": frames, "video.random_frames": random_frames}
@@ -54,17 +54,16 @@ class VideoRows(RowChain):
 
 
 def _decoded(
-    data: Any, choose: Callable[[FrameTimes], Sequence[int]], params: Sequence[Any]
+    data: Any,
+    choose: Callable[[FrameTimes], Sequence[int]],
+    params: Sequence[Any],
+    known: int = 0,
 ) -> Any:
     size, upright, most_pixels, on_error = params
-    resize = None if size is None else partial(_resized, codec.pillow(), size)
-    finish = Finish(resize, upright, most_pixels)
-    return _or_null(on_error, lambda: video_codec.frames(data, choose, finish))
-
-
-def _resized(_pillow: Any, size: tuple[int, int | None], frame: np.ndarray) -> np.ndarray:
-    """Return a frame as ``.image.resize`` gives it, which needs Pillow."""
-    return steps.resize(Pixels(frame), (*size, "bilinear", True, None), ()).array()
+    if size is not None:
+        codec.pillow()
+    finish = Finish(size, upright, most_pixels)
+    return _or_null(on_error, lambda: video_codec.frames(data, choose, finish, known))
 
 
 def _or_null(on_error: str, ask: Callable[[], Any]) -> Any:

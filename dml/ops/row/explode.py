@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from dml.base.arrow_types import is_list
-from dml.base.open_tensors import OpenTensor, element_type, elements_in
+from dml.base.open_tensors import (
+    OpenTensor,
+    arrays_in,
+    column_of,
+    element_type,
+    elements_in,
+)
 from dml.data.block import Block, Values, from_arrow, mask, take
 from dml.data.layouts import usual_column
 from dml.data.schema import Schema, code_of, shape_of, short, tensor
@@ -126,12 +132,24 @@ class ExplodedLists(NamedTuple):
         absent = self.sizes[rows] == 0
         index = np.where(absent, 0, self.starts[rows] + child)
         if not isinstance(self.values, Vec):
-            return self.values.take(pa.array(index, mask=absent))
+            return _taken(self.values, index, absent)
         values = self.values.values
         if not len(values):
             return Vec(np.zeros((len(rows), *values.shape[1:]), values.dtype), ~absent)
         valid = mask(self.values)[index] & ~absent
         return Vec(values[index], None if valid.all() else valid)
+
+
+def _taken(column: Any, index: np.ndarray, absent: np.ndarray) -> Any:
+    """Return the values of an Arrow column at ``index``, null where ``absent``."""
+    if len(index) and not absent.any() and (np.diff(index) == 1).all():
+        return column.slice(int(index[0]), len(index))  # no copy of large elements
+    if not isinstance(column.type, OpenTensor):
+        return column.take(pa.array(index, mask=absent))
+    # not by ``take``, which makes an index of the tensors' elements
+    arrays = arrays_in(column)
+    pairs = zip(index.tolist(), absent.tolist(), strict=True)
+    return column_of([None if gone else arrays[place] for place, gone in pairs], column.type)
 
 
 def lists_of(column: Values) -> ExplodedLists:

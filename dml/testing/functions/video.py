@@ -28,6 +28,9 @@ FACTS = pa.struct(
 )
 
 
+CONTAINERS = ("mov", "matroska", "avi", "flv", "ogg", "asf", "mpeg", "mpegvideo", "mpegts")
+
+
 class _UnreadableError(Exception):
     pass
 
@@ -39,6 +42,8 @@ def _all(given: Any) -> tuple[list[Any], float, tuple[int, int]]:
         raise _UnreadableError
     try:
         with av.open(io.BytesIO(bytes(data)), "r", metadata_errors="replace") as file:
+            if file.format.name.partition(",")[0] not in CONTAINERS:
+                raise _UnreadableError
             stream: Any = file.streams.best("video")
             if stream is None or stream.codec_context is None:
                 raise _UnreadableError

@@ -71,6 +71,12 @@ def test_numbers_may_be_a_column() -> None:
     )
     for row, data, asked in zip(ds.with_options(**QUIET), videos(), numbers, strict=True):
         assert row["v"].tobytes() == row["t"].tobytes() == decoded(data)[asked].tobytes()
+    pairs = pa.array(numbers, pa.list_(pa.int64(), 2))
+    fixed = dml.from_arrow(pa.table({"v": pa.array(videos(), pa.binary()), "n": pairs}))
+    fixed = fixed.with_columns(v=col("v").video.frames(at=col("n"))).with_options(**QUIET)
+    assert [row["v"].tobytes() for row in fixed] == [
+        decoded(data)[asked].tobytes() for data, asked in zip(videos(), numbers, strict=True)
+    ]
     with pytest.raises(SchemaError, match="lists of numbers"):
         table().with_columns(v=col("video").video.frames(at=col("k"))).schema  # noqa: B018
 
