@@ -127,7 +127,7 @@ def _picked(
         raise _UnreadableError
     places = choose(found, rate)
     last = max((n % len(found) for n in places), default=-1)
-    if any(frame.is_corrupt for frame in found[: last + 1]):
+    if any(frame.is_corrupt for frame in found[: last + 1]) or height * width > most:
         raise _UnreadableError
     arrays = [_pixels(found[n], size, upright=upright) for n in places]
     if sum(a.shape[0] * a.shape[1] for a in arrays) > most or len({a.shape for a in arrays}) > 1:
