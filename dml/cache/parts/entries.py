@@ -62,7 +62,8 @@ class Entries:
             before = self._known.get(folder)
             if before and before.view.incarnation == known.view.incarnation:
                 known.described = before.described
-                for (part, version), record in before.records.items():
+                # a copy, which is made at once: other threads may add records meanwhile
+                for (part, version), record in before.records.copy().items():
                     if known.view.live.get(part) == version:
                         known.records[part, version] = record
             elif len(self._known) >= MOST:

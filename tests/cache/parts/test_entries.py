@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,3 +122,22 @@ def test_a_damaged_description_is_written_anew(opened: Callable[[], StorePlace])
     assert store.described(FP) is None
     PartStore(opened()).describe(FP, {"a": 2})
     assert store.described(FP) == {"a": 2}
+
+
+class Growing(dict[Any, Any]):
+    """Records to which another thread adds one whenever they are looked through."""
+
+    def items(self) -> Any:
+        for each in super().items():
+            super().__setitem__((99, len(self)), None)
+            yield each
+
+
+def test_records_may_be_added_while_an_entry_is_listed(tmp_path: Path) -> None:
+    store = PartStore(Disk(tmp_path / "root", "v1/team"))
+    for part in range(4):
+        made(store, [batch(part)], part)
+    assert len(store.records(FP)) == 4
+    known = store._entries.get_memoized(layout.entry(FP))
+    known.records = Growing(known.records)
+    assert len(store.records(FP)) == 4
