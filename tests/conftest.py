@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import signal
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -23,6 +24,9 @@ Case = TypeVar("Case")
 
 SAMPLE_SEED = 20260101  # the sample is the same in every run until somebody changes this number
 FEW = 2  # cases of a test function under `make check`
+
+# Threads take turns as often as tests/shaking.py asks for.
+sys.setswitchinterval(float(os.environ.get("SWITCH_INTERVAL_S", sys.getswitchinterval())))
 
 settings.register_profile(
     "sample",

@@ -3,7 +3,8 @@
     python tests/shaking.py [--seed N] -- python -m pytest -n 2 tests/exec tests/cluster
 
 Every few milliseconds a process below the command is stopped for up to 50 ms, or one of its threads
-gets another priority beside two busy loops, so that switches happen where they seldom do.
+gets another priority beside two busy loops, so that switches happen where they seldom do. Threads
+of Python take turns every few microseconds.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import psutil
 # Seconds from one delay to the next, on average, and of the longest one; the least priority.
 PAUSE_S, LONGEST_S, LEAST = 0.02, 0.05, 19
 BUSY = "while True: pass"
+SWITCH_INTERVAL_S = 1e-5
 
 
 def shake(pid: int, draw: random.Random) -> None:
@@ -51,7 +53,10 @@ def main() -> int:
     draw = random.Random(given.seed)
     loops = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(2)]
     try:
-        command = subprocess.Popen(given.command[given.command[:1] == ["--"] :])
+        command = subprocess.Popen(
+            given.command[given.command[:1] == ["--"] :],
+            env={**os.environ, "SWITCH_INTERVAL_S": str(SWITCH_INTERVAL_S)},
+        )
         while command.poll() is None:
             time.sleep(draw.expovariate(1 / PAUSE_S))
             with suppress(psutil.Error, OSError):
