@@ -120,6 +120,18 @@ def arrays_in(column: pa.ExtensionArray) -> list[np.ndarray | None]:
     ]
 
 
+def tensors_at(column: pa.ExtensionArray, index: np.ndarray) -> pa.ExtensionArray:
+    """Return the tensors at ``index``; below 0 is null.
+
+    Arrow's ``take`` makes an index of 8 bytes for each number of the tensors.
+    """
+    wanted = index[index >= 0]
+    first = int(wanted.min(initial=len(column)))
+    arrays = arrays_in(column.slice(first, int(wanted.max(initial=first)) + 1 - first))
+    chosen = [None if place < 0 else arrays[place - first] for place in index.tolist()]
+    return column_of(chosen, column.type)
+
+
 def element_type(kind: OpenTensor) -> pa.DataType:
     """Return the type of the elements along the first axis."""
     shape = kind.shape[1:]

@@ -19,7 +19,7 @@ from dml.data.layouts import array_bytes, usual_column, value_bytes
 from dml.data.list_marks import plain
 from dml.data.schema import Schema, code_of, shape_of
 from dml.kernels.rows.ids import RowIds
-from dml.kernels.vec import Vec, arrow_array, elements, validity
+from dml.kernels.vec import Vec, arrow_array, elements, taken, validity
 
 Values: TypeAlias = "Vec | pa.Array"
 
@@ -169,7 +169,7 @@ def joined(parts: Iterable[Block]) -> Iterator[Block]:
 def take(values: Values, index: np.ndarray) -> Values:
     """Return the elements of one column at ``index``, which must be in range."""
     if not isinstance(values, Vec):
-        return values.take(arrow_array(index))
+        return taken(values, index)
     valid = None if values.valid is None else values.valid.take(index, mode="clip")
     return Vec(values.values.take(index, axis=0, mode="clip"), valid)
 

@@ -20,7 +20,7 @@ from dml.kernels import (
 from dml.kernels.functions.table import function_of
 from dml.kernels.math import MATH_OPS
 from dml.kernels.program import CHAIN, CHAINS, ChainTools, Program, Step
-from dml.kernels.vec import NEVER, CastFailure, Register, Vec, spread
+from dml.kernels.vec import NEVER, CastFailure, Register, Vec, spread, taken
 
 
 def math_op(name: str) -> arithmetic_ops.Op:
@@ -135,7 +135,7 @@ def picked(register: Register, sel: np.ndarray | None) -> Register:
     if sel is None:
         return register
     if not isinstance(register, Vec):
-        return register.take(pa.array(sel))
+        return taken(register, sel)
     # every index is in range, and "clip" spares NumPy from buffering to find that out
     valid = None if register.valid is None else register.valid.take(sel, mode="clip")
     return Vec(register.values.take(sel, axis=0, mode="clip"), valid)

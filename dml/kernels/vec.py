@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.base.content_digest import unpacked
+from dml.base.open_tensors import OpenTensor, tensors_at
 
 # Type codes whose values are NumPy arrays; every other type has code "arrow".
 NUMERIC_CODES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
@@ -172,3 +173,10 @@ def validity(array: pa.Array) -> np.ndarray | None:
     if bits is None:
         return None if not array.null_count else np.zeros(len(array), bool)
     return unpacked(bits, array.offset, len(array))
+
+
+def taken(column: pa.Array, index: np.ndarray, missing: np.ndarray | None = None) -> pa.Array:
+    """Return the elements of a column at ``index``, null where ``missing``."""
+    if isinstance(column.type, OpenTensor):
+        return tensors_at(column, index if missing is None else np.where(missing, -1, index))
+    return column.take(arrow_array(index) if missing is None else pa.array(index, mask=missing))

@@ -18,6 +18,7 @@ from dml import col
 from dml.base.open_tensors import OpenTensor, arrays_in, column_of, stacked_in
 from dml.data.schema import Schema, data_type, short
 from dml.errors import SchemaError, SourceError, UDFError
+from dml.kernels.vec import taken
 from tests.expr.checks import holds
 
 IMAGE = OpenTensor(pa.uint8(), (None, None))
@@ -451,3 +452,27 @@ def test_files_that_cannot_hold_them_name_those_that_can(tmp_path: Path, verb: s
         getattr(images().select("x"), verb)(tmp_path / "made")
     assert "write_parquet() or write_arrow()" in caught.value.try_
     assert not (tmp_path / "made").exists()
+
+
+def test_taking_tensors_makes_no_index_of_their_numbers() -> None:
+    kind = OpenTensor(pa.uint8(), (None, None))
+    rows = [np.full((500, 1 + n), n, "u1") for n in range(20)]
+    column = column_of([*rows, None], kind)
+    index = np.array([3, 20, 0, 19, 3])
+    usual = pa.default_memory_pool()
+    counted = pa.proxy_memory_pool(usual)
+    pa.set_memory_pool(counted)
+    try:
+        found = arrays_in(taken(column, index))
+        most = counted.max_memory()
+    finally:
+        pa.set_memory_pool(usual)
+    wanted = [rows[3], None, rows[0], rows[19], rows[3]]
+    assert same(found, wanted)
+    assert most is not None
+    assert most < sum(row.size for row in rows[:4])
+    missing = np.array([False, False, True, False, False])
+    assert same(arrays_in(taken(column, index, missing)), [rows[3], None, None, rows[19], rows[3]])
+    assert same(arrays_in(taken(column, index[:0])), [])
+    ds = images(9).filter(col("k") % 2 == 0).with_options(telemetry_dir="off")
+    assert same([row["x"] for row in ds], [image(i) for i in range(0, 9, 2)])

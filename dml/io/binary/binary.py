@@ -30,7 +30,10 @@ AUDIO = FileKind(
 )
 VIDEO = FileKind(
     "video",
-    (".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi", ".mpg", ".mpeg", ".ts", ".flv", ".ogv"),
+    (
+        *(".mp4", ".m4v", ".mov", ".3gp", ".webm", ".mkv", ".avi", ".wmv", ".mpg", ".mpeg"),
+        *(".ts", ".flv", ".ogv"),
+    ),
 )
 BYTES, PATH = "bytes", "path"
 COLUMNS = Schema({BYTES: pa.binary(), PATH: pa.string()})

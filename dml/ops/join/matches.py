@@ -10,7 +10,7 @@ from dml.data.schema import code_of, shape_of
 from dml.errors import MatchError
 from dml.kernels.rows.ids import Key, RowIds
 from dml.kernels.rows.key_matching import KeyIndex, Keys, keys_of
-from dml.kernels.vec import Vec
+from dml.kernels.vec import Vec, taken
 from dml.ops.join.join_node import JoinNode
 
 JOIN = int.from_bytes(b"join", "big")
@@ -174,7 +174,7 @@ def _beside(
     if missing.all():
         return absent(kind, len(rows))
     if not isinstance(values, Vec):
-        return values.take(pa.array(rows, mask=missing))
+        return taken(values, rows, missing)
     found = take(values, np.maximum(rows, 0))
     return Vec(found.values, mask(found) & ~missing)
 

@@ -11,8 +11,6 @@ import pyarrow as pa
 from dml.base.arrow_types import is_list
 from dml.base.open_tensors import (
     OpenTensor,
-    arrays_in,
-    column_of,
     element_type,
     elements_in,
 )
@@ -24,7 +22,7 @@ from dml.expr.facts import Rows
 from dml.expr.node import Node, op
 from dml.expr.user_call import blamed
 from dml.kernels.functions.lists import lists_of as lists_in
-from dml.kernels.vec import Vec
+from dml.kernels.vec import Vec, taken
 from dml.ops.row.flat_map import OUT_ROWS
 from dml.ops.unary import names_text, require_rows
 
@@ -132,7 +130,7 @@ class ExplodedLists(NamedTuple):
         absent = self.sizes[rows] == 0
         index = np.where(absent, 0, self.starts[rows] + child)
         if not isinstance(self.values, Vec):
-            return _taken(self.values, index, absent)
+            return _chosen(self.values, index, absent)
         values = self.values.values
         if not len(values):
             return Vec(np.zeros((len(rows), *values.shape[1:]), values.dtype), ~absent)
@@ -140,16 +138,11 @@ class ExplodedLists(NamedTuple):
         return Vec(values[index], None if valid.all() else valid)
 
 
-def _taken(column: Any, index: np.ndarray, absent: np.ndarray) -> Any:
+def _chosen(column: Any, index: np.ndarray, absent: np.ndarray) -> Any:
     """Return the values of an Arrow column at ``index``, null where ``absent``."""
     if len(index) and not absent.any() and (np.diff(index) == 1).all():
         return column.slice(int(index[0]), len(index))  # no copy of large elements
-    if not isinstance(column.type, OpenTensor):
-        return column.take(pa.array(index, mask=absent))
-    # not by ``take``, which makes an index of the tensors' elements
-    arrays = arrays_in(column)
-    pairs = zip(index.tolist(), absent.tolist(), strict=True)
-    return column_of([None if gone else arrays[place] for place, gone in pairs], column.type)
+    return taken(column, index, absent)
 
 
 def lists_of(column: Values) -> ExplodedLists:
