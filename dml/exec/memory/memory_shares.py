@@ -33,7 +33,7 @@ DELIVERY_SHARE = 0.1
 KEPT_SHARE = 0.5
 # The part of the bytes of stages, at most, for large images, sounds and videos while they are
 # decoded; smaller limits have no such part, since a large image would exceed them by itself.
-TURNS_SHARE, TURNS_FROM = 0.5, 128 * MIB
+TURNS_SHARE, TURNS_FROM = 0.7, 256 * MIB
 SLOW = attrgetter("slow")
 # Partitions are so small that this many fit per worker, and no larger than suits processor caches.
 PARTITIONS_PER_WORKER = 6
