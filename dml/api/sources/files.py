@@ -262,8 +262,7 @@ def read_images(
     """
     from dml.io.binary.binary import IMAGES
 
-    options: dict[str, Any] = {"atom_rows": atom_rows, "storage_options": storage_options}
-    return _read_media(paths, IMAGES, label, **options)
+    return _read_media(paths, IMAGES, label, atom_rows, storage_options)
 
 
 @door
@@ -293,8 +292,7 @@ def read_audio(
     """
     from dml.io.binary.binary import AUDIO
 
-    options: dict[str, Any] = {"atom_rows": atom_rows, "storage_options": storage_options}
-    return _read_media(paths, AUDIO, label, **options)
+    return _read_media(paths, AUDIO, label, atom_rows, storage_options)
 
 
 @door
@@ -324,15 +322,22 @@ def read_videos(
     """
     from dml.io.binary.binary import VIDEO
 
-    options: dict[str, Any] = {"atom_rows": atom_rows, "storage_options": storage_options}
-    return _read_media(paths, VIDEO, label, **options)
+    return _read_media(paths, VIDEO, label, atom_rows, storage_options)
 
 
-def _read_media(paths: Paths, kind: Any, label: Any, **options: Any) -> Dataset:
+def _read_media(
+    paths: Paths,
+    kind: Any,
+    label: Any,
+    atom_rows: int | None,
+    storage_options: Mapping[str, Any] | None,
+) -> Dataset:
     """Return columns path, label if requested, and the bytes, named after the ``kind`` of file."""
     from dml.io.binary import binary
 
-    source = binary.read_binary_files(paths, kind=kind, **options)
+    source = binary.read_binary_files(
+        paths, kind=kind, atom_rows=atom_rows, storage_options=storage_options
+    )
     ds = Dataset(source).rename({binary.BYTES: kind.word})
     if label is None:
         return ds.select(binary.PATH, kind.word)

@@ -145,12 +145,6 @@ class BinarySource(FileSource):
         part = self.parts[unit.index]
         yield self._block(self.files.files[part.first_row : part.first_row + part.rows], columns)
 
-    def position_of(self, ids: RowIds) -> np.ndarray:
-        """Return the numbers of files: (n,) int64."""
-        keys, places = self._starts
-        found: np.ndarray = places[np.searchsorted(keys, ids.arrays()[0])]
-        return found
-
     def rows_at(self, index: np.ndarray, columns: tuple[str, ...]) -> Block:
         """Read the files with the numbers ``index`` (n,) int64, in that order."""
         return self._block([self.files.files[n] for n in index.tolist()], columns)

@@ -21,7 +21,7 @@ MOST_FRAMES = 1 << 24
 
 
 def info(data: Any, params: Params, _: Params) -> Any:
-    """Return the number of frames, their rate, height and width."""
+    """Return the number of frames, their rate, seconds in all, height and width."""
     return _or_null(params[-1], lambda: video_codec.info(data)._asdict())
 
 

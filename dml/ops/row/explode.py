@@ -9,11 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dml.base.arrow_types import is_list
-from dml.base.open_tensors import (
-    OpenTensor,
-    element_type,
-    elements_in,
-)
+from dml.base.open_tensors import OpenTensor, element_type, elements_in
 from dml.data.block import Block, Values, from_arrow, mask, take
 from dml.data.layouts import usual_column
 from dml.data.schema import Schema, code_of, shape_of, short, tensor
